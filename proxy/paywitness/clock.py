@@ -107,8 +107,9 @@ class JournalClock:
         """The journal has just said how late it is: a moment ago, for its answer took its time. We are behind it."""
         if self.told_at is None or at > self.told_at:
             self.told_at = at
-        if self._at is None or at > self.now():
-            self._at, self._boot = at, self._clock.boot()
+        boot = self._clock.boot()
+        if self._at is None or at > self._at + (boot - self._boot):
+            self._at, self._boot = at, boot
 
     def limit(self, latest_at: float) -> None:
         """No later than this it is now. A journal whose clock was set back goes at half its pace until that has caught

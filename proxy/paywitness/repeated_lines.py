@@ -105,19 +105,16 @@ class DependencyOutage:
 
     def __init__(self, mono: Callable[[], float]) -> None:
         self._mono = mono
-        self._began_mono: float | None = None  # None: it is up
+        self.is_down = False
+        self._began_mono = 0.0  # when it went down
         self._told_mono: float | None = None  # when it was last told that it is down
         self._is_told = False  # that it is down
         self._failures = self._refused = 0
 
-    @property
-    def is_down(self) -> bool:
-        return self._began_mono is not None
-
     def failed(self) -> OutageReport | None:
         now_mono = self._mono()
-        if self._began_mono is None:
-            self._began_mono = now_mono
+        if not self.is_down:
+            self.is_down, self._began_mono = True, now_mono
         self._failures += 1
         # What comes and goes within a minute is one line too: its failures stand in the next.
         if self._told_mono is not None and now_mono - self._told_mono < LINE_EVERY_S:
@@ -128,13 +125,13 @@ class DependencyOutage:
 
     def refused(self) -> None:
         """Somebody was refused for it."""
-        if self._began_mono is not None:
+        if self.is_down:
             self._refused += 1
 
     def worked(self) -> OutageReport | None:
-        if self._began_mono is None:
+        if not self.is_down:
             return None
-        down_s, self._began_mono = self._mono() - self._began_mono, None
+        self.is_down, down_s = False, self._mono() - self._began_mono
         if not self._is_told:
             return None
         report = self._report(OutageLine.BACK, down_s)

@@ -17,9 +17,9 @@ from paywitness.core.reply import Reply
 from paywitness.engine.policy_reload import reload_event
 from paywitness.journal.base import OperationQuery
 from paywitness.limits.admission import Admission
-from paywitness.limits.budgets import BudgetRefusal, Grant, LocalBudgets
+from paywitness.limits.budgets import BudgetRefusal, Grant, LocalBudgets, budget_listener
 from paywitness.limits.circuits import CircuitCommand, CurrentRules, LocalCircuits
-from paywitness.limits.factory import Limits, budget_listener
+from paywitness.limits.factory import Limits
 from paywitness.randomness import Randomness
 from paywitness_sandbox.server import Sandbox
 from tests.engine import world as room

@@ -202,7 +202,7 @@ async def test_inquiries_have_budgets_of_their_own(world: World) -> None:
 def test_so_many_connections_at_most_listen_for_late_answers() -> None:
     late = LateResponses(5.0, 1, lambda: 0.0)
     exchange: Any = SimpleNamespace(
-        done=None, parser=None, _timeouts=None, phase=None, bytes_total=0, drained=True, expiry=None
+        done=None, parser=None, timeouts=None, phase=None, bytes_total=0, drained=True, expiry=None
     )
     given: Any = {"connection": None, "on_late": None, "began_mono": 0.0, "reused": False}
     first = late.take_over(exchange, 0.0, **given)

@@ -14,7 +14,7 @@ from paywitness.core.money import Money
 from paywitness.core.policy import Policy
 from paywitness.core.result import Effect, ResultClass
 from paywitness.policy.book import load_content
-from paywitness.upstream.response_parser import ResponseParser
+from paywitness.upstream.exchange import ResponseParser
 from tests.e2e.sidecar import TOP
 from tests.fuzz.mutation import in_pieces, kept, mutated
 

@@ -10,7 +10,7 @@ _PAYMENTS = "engine.payment_commands.PaymentCommands."
 _OWNERS = "engine.credential_owners."
 _ACCESS = "engine.account_access.AccountAccess."
 _CHECK = "engine.calls.payout_check."
-_HEADERS = "server.control_headers."
+_HEADERS = "server.heads."
 _CONNECTION = "upstream.connection.UpstreamConnection."
 _SIGNATURES = "webhook_signatures.scheme."
 _CIRCUIT = "core.circuit."
@@ -212,13 +212,13 @@ EDGES = (
     mutant(
         "body_without_end",
         "a body that comes in pieces may have any size",
-        swapped("server.body.RequestBody.read_whole", "size > limit", "False"),
+        swapped("server.dispatch.read_whole", "body.received_bytes > limit", "False"),
     ),
     mutant(
         "our_failure_is_a_failure",
         "a call that we fail to carry is told that nothing was sent",
         swapped(
-            "server.dispatch.RequestDispatcher._handle_call",
+            "server.dispatch.RequestDispatcher._reply_to",
             "problem_reply(Problem.UNKNOWN, detail, sent=True, provider=provider)",
             "problem_reply(Problem.NOT_SENT, detail, sent=False, provider=provider)",
         ),
@@ -257,7 +257,7 @@ EDGES = (
     mutant(
         "stray_bytes_read",
         "an answer with more bytes behind it is believed on a connection that was used before",
-        swapped(_CONNECTION + "_receive", "parser.complete and parser.leftover and self._calls > 1", "False"),
+        swapped(_CONNECTION + "data_received", "parser.complete and parser.leftover and self._calls > 1", "False"),
     ),
     mutant(
         "copy_not_noticed",
@@ -273,7 +273,7 @@ EDGES = (
         "close_ends_any_body",
         "a body that is cut short counts as whole when the peer closes",
         swapped(
-            "upstream.response_parser.ResponseParser.finish",
+            "upstream.exchange.ResponseParser.finish",
             "self._stage == _UNTIL_CLOSE and self.fault is None",
             "self.fault is None",
         ),
@@ -287,14 +287,14 @@ EDGES = (
         "turn_lost_with_its_caller",
         "a connection that a caller was given in the moment it left is nobody's any more",
         left_out(
-            "upstream.pool.OriginPool._wait",
+            "upstream.client.OriginPool._wait",
             "self.release(grant if isinstance(grant, UpstreamConnection) else None)",
         ),
     ),
     mutant(
         "fresh_connection_not_fresh",
         "who may not reuse a connection is handed one that another call gives back",
-        swapped("upstream.pool.OriginPool.release", "connection is not None and not reuse", "False"),
+        swapped("upstream.client.OriginPool.release", "connection is not None and not reuse", "False"),
     ),
     mutant(
         "late_listening_without_end",

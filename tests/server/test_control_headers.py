@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from paywitness.core.call import CallerOptions, Priority
 from paywitness.core.problems import Problem
-from paywitness.server.control_headers import read_caller_options, read_head, without_respond_async
 from paywitness.server.errors import RequestRejected
+from paywitness.server.heads import read_caller_options, read_head, without_respond_async
 
 HOST = (b"Host", b"127.0.0.1:8700")
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from paywitness.core.problems import Problem
 from paywitness.server.errors import RequestRejected
-from paywitness.server.request_target import RequestTarget, read_target
+from paywitness.server.request import RequestTarget, read_target
 
 RAW = st.text(st.sampled_from("/.%;\\?#aZ2eE5fFcC0+~:@é "), max_size=20).map(lambda text: "/" + text)
 

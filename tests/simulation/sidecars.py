@@ -28,9 +28,9 @@ from paywitness.engine.outbox import Sink
 from paywitness.engine.policy_start import store_revisions
 from paywitness.journal.base import Journal
 from paywitness.limits.admission import Admission
-from paywitness.limits.budgets import BudgetRefusal, Grant, LocalBudgets, ScopeTallies
+from paywitness.limits.budgets import BudgetRefusal, Grant, LocalBudgets, ScopeTallies, budget_listener
 from paywitness.limits.circuits import CurrentRules, LocalCircuits
-from paywitness.limits.factory import Limits, budget_listener
+from paywitness.limits.factory import Limits
 from paywitness.option_defaults import Settings
 from paywitness.policy.book import PolicyBook
 from paywitness.randomness import Randomness

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from paywitness.core.evidence import NetworkPhase, WireFault
 from paywitness.core.policy import UpstreamTimeouts
-from paywitness.upstream.response_parser import HEAD_BYTES_MAX, HEADERS_MAX, INTERIM_MAX
+from paywitness.upstream.exchange import HEAD_BYTES_MAX, HEADERS_MAX, INTERIM_MAX
 from tests.upstream.peer import OK, Peer, Script
 
 AWAITING, RECEIVING, COMPLETE = NetworkPhase.AWAITING, NetworkPhase.RECEIVING, NetworkPhase.COMPLETE

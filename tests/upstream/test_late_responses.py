@@ -13,10 +13,9 @@ import pytest
 
 from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
 from paywitness.core.policy import UpstreamTimeouts
-from paywitness.upstream.client import UpstreamClient
+from paywitness.upstream.client import UpstreamClient, UpstreamLimits
 from paywitness.upstream.exchange import UpstreamExchange
 from paywitness.upstream.late_responses import LateExchange, LateResponses
-from paywitness.upstream.pool import UpstreamLimits
 from paywitness.upstream.request import request_bytes
 from paywitness.upstream.tls import tls_context
 from tests.upstream.cases import (
@@ -435,6 +434,6 @@ async def test_a_call_cancelled_in_the_moment_of_its_timeout_is_reset(
             assert len(client._late_responses) == 0
             tardy.go.set()
             assert await provider.ending() == "reset"
-            assert client._pool.origin_pool(where)._busy == 0
+            assert client._origin_pools[where]._busy == 0
             assert (await client.send(where, CHARGE, UpstreamTimeouts())).complete
             assert told.evidence == []

@@ -15,9 +15,8 @@ import pytest
 
 from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
 from paywitness.core.policy import UpstreamTimeouts
-from paywitness.upstream.client import UpstreamClient
+from paywitness.upstream.client import UpstreamClient, UpstreamLimits
 from paywitness.upstream.connection import UpstreamConnection
-from paywitness.upstream.pool import UpstreamLimits
 from paywitness.upstream.request import Origin
 from tests.upstream.conftest import CHARGE, Authority, origin
 from tests.upstream.peer import OK, PATIENCE_S, Peer, Provider, answer_all

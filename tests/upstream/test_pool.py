@@ -11,8 +11,7 @@ import pytest
 
 from paywitness.core.evidence import WireFault
 from paywitness.core.policy import UpstreamTimeouts
-from paywitness.upstream.client import UpstreamClient
-from paywitness.upstream.pool import UpstreamLimits
+from paywitness.upstream.client import UpstreamClient, UpstreamLimits
 from tests.upstream.conftest import CHARGE, origin
 from tests.upstream.peer import OK, PATIENCE_S, Peer, Provider, answer_all
 
@@ -85,7 +84,7 @@ async def test_a_waiter_cancelled_in_the_moment_of_its_turn_passes_it_on() -> No
         assert third.result().complete
         assert third.result().reused_connection
         assert len(gate.bodies) == 2
-        assert client._pool.origin_pool(where)._busy == 0
+        assert client._origin_pools[where]._busy == 0
     await client.close()
 
 
@@ -104,7 +103,7 @@ async def test_a_waiter_cancelled_before_its_turn_leaves_the_queue() -> None:
             gate.let_through(2)
         assert third.result().complete
         assert len(gate.bodies) == 2
-        assert client._pool.origin_pool(where)._busy == 0
+        assert client._origin_pools[where]._busy == 0
     await client.close()
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from paywitness.core.evidence import NetworkPhase, WireFault
 from paywitness.core.policy import UpstreamTimeouts
-from paywitness.upstream.client import UpstreamClient
-from paywitness.upstream.pool import UpstreamLimits
+from paywitness.upstream.client import UpstreamClient, UpstreamLimits
 from paywitness.upstream.request import request_bytes
 from paywitness.upstream.tls import tls_context
 from tests.upstream.conftest import CHARGE, Authority, origin
@@ -163,7 +162,7 @@ async def test_a_call_cancelled_during_the_handshake_frees_its_place() -> None:
             await asyncio.to_thread(arrived.wait, PATIENCE_S)
             call.cancel()
         await provider.ending()
-        assert client._pool.origin_pool(origin(provider.port, "https"))._busy == 0
+        assert client._origin_pools[origin(provider.port, "https")]._busy == 0
     await client.close()
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paywitness.core.evidence import WireFault
-from paywitness.upstream.response_parser import HEAD_BYTES_MAX, HEADERS_MAX, ResponseParser
+from paywitness.upstream.exchange import HEAD_BYTES_MAX, HEADERS_MAX, ResponseParser
 from tests.upstream.peer import OK
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nA: b\r\n\r\n2;x\r\nok\r\n3\r\nay!\r\n0\r\nT: u\r\n\r\n"

@@ -11,8 +11,7 @@ import pytest
 
 from paywitness.core.evidence import NetworkPhase, WireFault
 from paywitness.core.policy import UpstreamTimeouts
-from paywitness.upstream.client import UpstreamClient
-from paywitness.upstream.pool import UpstreamLimits
+from paywitness.upstream.client import UpstreamClient, UpstreamLimits
 from paywitness.upstream.tls import tls_context
 from tests.upstream.conftest import CHARGE, Authority, origin
 from tests.upstream.peer import OK, PATIENCE_S, Peer, Provider, Script, answer_all
@@ -181,7 +180,7 @@ async def test_sockets_send_at_once_and_do_not_deliver_for_longer_than_the_first
 
         async def user_timeout_ms(first_byte_s: float) -> int:
             await client.send(where, CHARGE, UpstreamTimeouts(first_byte_s=first_byte_s))
-            kept = client._pool.origin_pool(where)._idle[0]._socket
+            kept = client._origin_pools[where]._idle[0]._socket
             assert kept.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
             return kept.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
 

@@ -10,8 +10,7 @@ import pytest
 
 from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
 from paywitness.core.policy import UpstreamTimeouts
-from paywitness.upstream.client import UpstreamClient
-from paywitness.upstream.pool import UpstreamLimits
+from paywitness.upstream.client import UpstreamClient, UpstreamLimits
 from paywitness.upstream.request import StreamRequest
 from paywitness.upstream.stream import ResponseBodyBroken, StreamedResponse
 from tests.upstream.conftest import CHARGE, Authority, origin
@@ -110,7 +109,7 @@ async def test_a_slow_caller_slows_the_provider_down(client: UpstreamClient, aut
     with Provider(pours, tls=authority.server() if scheme == "https" else None) as provider:
         response = await begun(client, provider.port, scheme=scheme)
         exchange = response._exchange
-        while exchange._connection._transport.is_reading():  # noqa: ASYNC110 - no event tells that it is our turn
+        while exchange._connection.transport.is_reading():  # noqa: ASYNC110 - no event tells that it is our turn
             await asyncio.sleep(0)
         assert exchange.parser.held_bytes < 2_000_000
         assert sent < size
@@ -149,7 +148,7 @@ async def test_a_body_that_breaks_off_raises_after_what_had_come(
             await anext(body)
         evidence = broken.value.evidence
         assert (evidence.phase, evidence.fault, evidence.response) == (NetworkPhase.RECEIVING, fault, None)
-        assert client._pool.origin_pool(origin(provider.port, scheme))._busy == 0
+        assert client._origin_pools[origin(provider.port, scheme)]._busy == 0
 
 
 async def test_no_answer_is_evidence(client: UpstreamClient) -> None:
@@ -244,7 +243,7 @@ async def test_a_body_that_does_not_fit_its_length_is_our_callers_error(
         with pytest.raises(ValueError, match="than was said"):
             await client.stream(where, UPLOAD, pieces(*given), UpstreamTimeouts())
         assert await provider.ending() == "reset"
-        assert client._pool.origin_pool(where)._busy == 0
+        assert client._origin_pools[where]._busy == 0
 
 
 async def test_what_the_callers_body_raises_comes_out(client: UpstreamClient) -> None:
@@ -306,7 +305,7 @@ async def test_a_response_that_nobody_reads_is_given_up_and_frees_its_place() ->
 
     with Provider(pours) as provider:
         await begun(client, provider.port, timeouts=UpstreamTimeouts(body_idle_s=0.15))
-        lane = client._pool.origin_pool(origin(provider.port))
+        lane = client._origin_pools[origin(provider.port)]
         assert await provider.ending() == "reset"
         assert lane._busy == 0
     await client.close()

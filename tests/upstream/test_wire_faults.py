@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from paywitness.upstream.client import UpstreamClient
-from paywitness.upstream.pool import UpstreamLimits
+from paywitness.upstream.client import UpstreamClient, UpstreamLimits
 from paywitness.upstream.request import request_bytes
 from paywitness.upstream.tls import tls_context
 from tests.upstream.cases import ALL, ANSWER_BYTES_MAX, Case

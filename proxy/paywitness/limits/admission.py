@@ -71,7 +71,7 @@ class Admission:
         degraded: bool = False,
     ) -> Admitted | NotAdmitted:
         """A place among the provider's calls in flight. `degraded`: its circuit is, so some of low is not worth it."""
-        provider_queue = self._queue_of(provider)
+        provider_queue = self._queues.get(provider) or self._new_queue(provider)
         now_mono = self._clock.mono()
         if degraded and self._sheds(provider_queue, priority, now_mono):
             return NotAdmitted(AdmissionRefusal.SHED, provider_queue.queue.retry_after_s())
@@ -91,7 +91,8 @@ class Admission:
         if admitted.released:
             return
         admitted.released = True
-        provider_queue, now_mono = self._queue_of(admitted.provider), self._clock.mono()
+        provider_queue = self._queues.get(admitted.provider) or self._new_queue(admitted.provider)
+        now_mono = self._clock.mono()
         if sample is not None:
             taken = sample.health is Health.OK
             provider_queue.accept_rates[admitted.priority].count(taken, now_mono)
@@ -105,10 +106,8 @@ class Admission:
             for provider, queue in sorted((provider, each.queue) for provider, each in self._queues.items())
         )
 
-    def _queue_of(self, provider: str) -> _ProviderQueue:
-        provider_queue = self._queues.get(provider)
-        if provider_queue is None:
-            provider_queue = self._queues[provider] = _ProviderQueue(AdmissionQueue(self._bounds))
+    def _new_queue(self, provider: str) -> _ProviderQueue:
+        provider_queue = self._queues[provider] = _ProviderQueue(AdmissionQueue(self._bounds))
         return provider_queue
 
     def _sheds(self, provider_queue: _ProviderQueue, priority: TrafficClass, now_mono: float) -> bool:

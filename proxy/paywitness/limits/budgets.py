@@ -6,13 +6,14 @@ with the next retry that asks in the same scopes. So a store that is slow or gon
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from paywitness.clock import Clock
 from paywitness.core.budget import (
     NO_BUDGET_COUNTS,
+    WEIGHT_OF_A_TIMEOUT,
     AttemptOrigin,
     BudgetCounts,
     BudgetDecision,
@@ -28,6 +29,7 @@ from paywitness.core.budget import (
     lines_of_retry,
 )
 from paywitness.core.circuit import CallGroup
+from paywitness.core.provider_health import Health, HealthSample
 from paywitness.randomness import Randomness
 
 FLUSH_S = 0.5
@@ -111,6 +113,17 @@ class Budgets(Protocol):
         ...
 
 
+def budget_listener(budgets: Budgets) -> Callable[[str, CallGroup, HealthSample], None]:
+    """What attempts show the circuits, the budgets know as well: whether trying helps now."""
+
+    def heard(provider: str, group: CallGroup, sample: HealthSample) -> None:
+        late = sample.health is Health.UNKNOWN and sample.overload
+        weight = WEIGHT_OF_A_TIMEOUT if late else 1
+        budgets.count_result(provider, group, well=sample.health is Health.OK, weight=weight)
+
+    return heard
+
+
 class PendingCounts:
     """What happened since the store was last told."""
 
@@ -127,9 +140,11 @@ class PendingCounts:
         _, count = self._firsts.get(name, (origin, 0))
         self._firsts[name] = (origin, count + 1)
 
-    def add_result(self, group_key: ProviderGroup, *, well: bool, weight: int) -> None:
-        helped, failed, vain = self._results.get(group_key, (0, 0, 0))
-        self._results[group_key] = (helped + weight, failed, vain) if well else (helped, failed + 1, vain + weight)
+    def add_result(self, provider: str, group: CallGroup, *, well: bool, weight: int = 1) -> None:
+        helped, failed, vain = self._results.get((provider, group), (0, 0, 0))
+        self._results[provider, group] = (
+            (helped + weight, failed, vain) if well else (helped, failed + 1, vain + weight)
+        )
 
     def _spread_over_scopes(self) -> None:
         firsts, self._firsts = self._firsts, {}
@@ -344,7 +359,7 @@ class LocalBudgets:
         self._pending.add(provider_group_of(origin), lines_of(origin), caller_repeat_counts(cost))
 
     def count_result(self, provider: str, group: CallGroup, *, well: bool, weight: int = 1) -> None:
-        self._pending.add_result((provider, group), well=well, weight=weight)
+        self._pending.add_result(provider, group, well=well, weight=weight)
 
     def succeeded(self, grant: Grant) -> None:
         if self._open.end(grant):

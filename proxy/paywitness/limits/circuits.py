@@ -193,24 +193,21 @@ class LocalCircuits:
         entry = self._entries.get((provider, group))
         if entry is None:
             return PERMITTED
-        view = self._circuit_view(entry)
-        if not entry.held or entry.fleet.circuit.forced is not None:
+        circuit, view = entry.fleet.circuit, PERMITTED
+        if circuit.state is not CircuitState.CLOSED or circuit.gate_ms or circuit.forced is not None:
+            draw = self._chance.draw() if circuit.state not in PASSING else 0.0
+            view = view_of(circuit, self.now_ms(), draw)
+        if not entry.held or circuit.forced is not None:
             return view
         return with_hold(view, entry.held, party, self.now_ms())
-
-    def _circuit_view(self, entry: _LocalEntry) -> CircuitView:
-        circuit = entry.fleet.circuit
-        if circuit.state is CircuitState.CLOSED and circuit.gate_ms == 0 and circuit.forced is None:
-            return PERMITTED
-        draw = self._chance.draw() if circuit.state not in PASSING else 0.0
-        return view_of(circuit, self.now_ms(), draw)
 
     def add_sample(self, provider: str, group: CallGroup, sample: HealthSample | None, party: str = EVERYONE) -> None:
         if sample is None:
             return
         if self._listener is not None:
             self._listener(provider, group, sample)
-        entry, now_ms = self._entry(provider, group), self.now_ms()
+        entry = self._entries.get((provider, group)) or self._entry(provider, group)
+        now_ms = int(self._clock.mono() * 1000)
         if sample.retry_after_s is not None:
             self.hold(provider, group, party, hold_until_ms(sample.retry_after_s, now_ms))
         counted = entry.samples.add(sample, party, now_ms)

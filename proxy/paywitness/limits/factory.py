@@ -6,12 +6,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from paywitness.clock import Clock
-from paywitness.core.budget import WEIGHT_OF_A_TIMEOUT
-from paywitness.core.circuit import CallGroup
-from paywitness.core.provider_health import Health, HealthSample
 from paywitness.limits.admission import Admission
-from paywitness.limits.budgets import Budgets, KnownPeers, LocalBudgets
-from paywitness.limits.circuits import Circuits, CurrentRules, LocalCircuits, SampleListener
+from paywitness.limits.budgets import Budgets, KnownPeers, LocalBudgets, budget_listener
+from paywitness.limits.circuits import Circuits, CurrentRules, LocalCircuits
 from paywitness.option_defaults import LOCAL
 from paywitness.randomness import Randomness
 from paywitness.redis.url import parse_limits_url
@@ -37,17 +34,6 @@ def local_limits(current_rules: CurrentRules, clock: Clock, chance: Randomness) 
     return Limits(
         LocalCircuits(current_rules, clock, chance, budget_listener(budgets)), budgets, Admission(clock, chance)
     )
-
-
-def budget_listener(budgets: Budgets) -> SampleListener:
-    """What attempts show the circuits, the budgets know as well: whether trying helps now."""
-
-    def heard(provider: str, group: CallGroup, sample: HealthSample) -> None:
-        late = sample.health is Health.UNKNOWN and sample.overload
-        weight = WEIGHT_OF_A_TIMEOUT if late else 1
-        budgets.count_result(provider, group, well=sample.health is Health.OK, weight=weight)
-
-    return heard
 
 
 def limits_factory(url: str) -> LimitsFactory:

@@ -133,7 +133,7 @@ class RedisBudgets:
         self._local.count_caller_retry(origin, cost)
 
     def count_result(self, provider: str, group: CallGroup, *, well: bool, weight: int = 1) -> None:
-        self._pending.add_result((provider, group), well=well, weight=weight)
+        self._pending.add_result(provider, group, well=well, weight=weight)
         self._local.count_result(provider, group, well=well, weight=weight)
 
     def succeeded(self, grant: Grant) -> None:

@@ -3,19 +3,15 @@ means.
 
     engine_interface     what the server needs of the engine; the same with a tracing span
     errors               request errors: the replies that end a request before the engine sees it
-    request_target       how a caller came in; the request line to provider, path, query, segments; pure
-    control_headers      the caller's headers: those to forward, and the Paywitness-* ones; pure
-    request              a request's head to a Call, or to an internal page
-    body                 the caller's body: whole within bounds, or piece by piece
-    reply_encoding       a reply to bytes; pure
+    heads                the caller's headers: those to forward, and the Paywitness-* ones; a reply to bytes; pure
+    request              a request's head to provider, path and segments, to a Call, or to an internal page
     limits_and_timeouts  the limits on size and time of everything that a caller sends or takes
     refused_hosts        what the log says of hosts that callers do not get through to, and what mends it
-    registry             the open connections of one server, and what is counted
     request_parser       bytes to requests; refuses ambiguous framing; pure
     connection           one caller's connection: its timeouts, half-close, disconnect, keep-alive, the ways to end
-    dispatch             one request from its head to its reply, whole or streamed
-    connect              a connection until its protocol is known: CONNECT, TLS interception, tunnels
-    listener             the main port: accepts sockets, direct and redirected; peeks at redirected ones
+    dispatch             one request from its head to its reply, whole or streamed; the caller's body
+    connect              a connection that begins with CONNECT: TLS interception, tunnels
+    listener             the connections of one server; the main port: accepts sockets, peeks at redirected ones
     webhooks             the listener for providers' webhooks
     webhook_sources      where webhooks come from, and how many of one address may be false
     server               listeners, timeout checks, drain; the listeners of single providers

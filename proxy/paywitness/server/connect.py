@@ -1,8 +1,8 @@
-"""Where a connection stands before it is known how it came in; then it is handed to whoever serves it.
+"""CONNECT: a connection that begins with it, or may begin with it, is taken over from its ServerConnection.
 
-First bytes that begin a plain request go to a ServerConnection as they are. CONNECT is answered here: for a host of a
-policy the caller is shown a certificate of the local authority, and from then on it is a ServerConnection too; another
-host is refused, or joined to the caller by a tunnel.
+For a host of a policy the caller is shown a certificate of the local authority, and from then on it is a
+ServerConnection again; another host is refused, or joined to the caller by a tunnel. First bytes that turn out to be a
+plain request go back to a ServerConnection as they are.
 """
 
 from __future__ import annotations
@@ -12,20 +12,22 @@ import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from paywitness.core.allowed_hosts import host_and_port
 from paywitness.core.problems import Problem
 from paywitness.option_defaults import Unlisted
 from paywitness.server.connection import ServerConnection, ServeRequest
 from paywitness.server.errors import RequestRejected, malformed
+from paywitness.server.heads import CONNECTION_CLOSE, reply_bytes
 from paywitness.server.limits_and_timeouts import IDLE, TLS_FAILED, TOO_MANY_CONNECTIONS
 from paywitness.server.refused_hosts import log_refused_certificate, log_unlisted_host
-from paywitness.server.registry import ConnectionRegistry
-from paywitness.server.reply_encoding import CONNECTION_CLOSE, reply_bytes
+from paywitness.server.request import HTTP_PORT, HTTPS_PORT, REVERSE_PROXY, Ingress
 from paywitness.server.request_parser import IncomingRequest, RequestParser
-from paywitness.server.request_target import HTTP_PORT, HTTPS_PORT, REVERSE_PROXY, Ingress
 from paywitness.tasks import TaskRefused, Tasks
+
+if TYPE_CHECKING:
+    from paywitness.server.listener import ConnectionRegistry  # the listener imports this module
 
 # --- Tunnels
 # Bytes between two connections, untouched: for hosts that no policy names, where the configuration lets them pass.
@@ -141,16 +143,18 @@ class InterceptConfig:
 class ConnectHandler(asyncio.Protocol):
     """One connection until it is known what it is; or for as long as it is a tunnel."""
 
-    def __init__(self, registry: ConnectionRegistry, serve: ServeRequest, intercept: InterceptConfig) -> None:
+    def __init__(
+        self, registry: ConnectionRegistry, serve: ServeRequest, intercept: InterceptConfig, due_mono: float
+    ) -> None:
         self._registry = registry
         self._serve = serve
         self._intercept = intercept
         self._loop = asyncio.get_running_loop()
         self._wire: asyncio.Transport | None = None
         self._buffered = b""
-        self._due_mono = inf
+        self._due_mono = due_mono
         self._user_agent = ""  # of CONNECT
-        self._head_due_mono = inf  # of the first request's head, whatever comes before it
+        self._head_due_mono = due_mono  # of the first request's head, whatever comes before it
         self._tunnel: Tunnel | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -163,7 +167,6 @@ class ConnectHandler(asyncio.Protocol):
             wire.abort()
             return
         self._wire = wire
-        self._due_mono = self._head_due_mono = self._loop.time() + self._registry.limits.head_s
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._unregister()
@@ -327,7 +330,7 @@ class ConnectHandler(asyncio.Protocol):
 
     def _start_task(self, coroutine: Awaitable[None]) -> None:
         try:
-            self._task = self._intercept.tasks.start(coroutine, name="doorstep")  # type: ignore[arg-type]
+            self._task = self._intercept.tasks.start(coroutine, name="connect")  # type: ignore[arg-type]
         except TaskRefused:
             self.abort()
 
@@ -343,6 +346,22 @@ class ConnectHandler(asyncio.Protocol):
         if self._wire is not None:
             self._wire = None
             self._registry.unregister(self)
+
+
+def take_over_connect(
+    registry: ConnectionRegistry,
+    serve: ServeRequest,
+    intercept: InterceptConfig,
+    wire: asyncio.Transport,
+    received: bytes,
+    due_mono: float,
+) -> None:
+    """Serve a connection whose first bytes may be a CONNECT."""
+    handler = ConnectHandler(registry, serve, intercept, due_mono)
+    wire.set_protocol(handler)
+    handler.connection_made(wire)
+    if not wire.is_closing():
+        handler.data_received(received)
 
 
 class _HandshakeBuffer(asyncio.Protocol):

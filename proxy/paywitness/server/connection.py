@@ -1,4 +1,4 @@
-"""One caller's connection: the bytes it sends become requests, served one after the other in one task of its own.
+"""One caller's connection: the bytes it sends become requests, served one after the other in a task of their own.
 
 It knows what it waits for, how long, and how to end. The one rule: while `_timeout_phase` is NONE the next step is
 ours; otherwise it is the caller's, and there is a moment at which we stop waiting. The server's clock looks at every
@@ -14,26 +14,28 @@ import struct
 from collections.abc import Awaitable, Callable
 from enum import Enum, auto
 from math import inf
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from paywitness.core.problems import Problem
 from paywitness.repeated_lines import REPEATS
 from paywitness.server.errors import RequestRejected, malformed
-from paywitness.server.limits_and_timeouts import ANSWER_NOT_TAKEN, IDLE, TOO_MANY_CONNECTIONS
-from paywitness.server.registry import ConnectionRegistry
-from paywitness.server.reply_encoding import (
+from paywitness.server.heads import (
     CONNECTION_CLOSE,
-    CONNECTION_IMPLICIT,
-    CONNECTION_KEEP_ALIVE,
     CONTINUE,
     reply_bytes,
 )
-from paywitness.server.request_parser import IncomingRequest, LengthBody, RequestParser
-from paywitness.server.request_target import Ingress
+from paywitness.server.limits_and_timeouts import ANSWER_NOT_TAKEN, IDLE, TOO_MANY_CONNECTIONS
+from paywitness.server.request import Ingress
+from paywitness.server.request_parser import NO_BODY, IncomingRequest, LengthBody, RequestParser
+
+if TYPE_CHECKING:
+    from paywitness.server.listener import ConnectionRegistry  # the listener imports this module
 
 _log = logging.getLogger("paywitness.edge")
 
 ServeRequest = Callable[[IncomingRequest, "ServerConnection"], Awaitable[bool]]  # whether the connection goes on
+# Takes over a connection whose first bytes may be a CONNECT. Its head must be whole by the time that is given.
+TakeOverConnect = Callable[[asyncio.Transport, bytes, float], None]
 
 _LINGER_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends a reset, not an end
 # Of what has come and nobody has taken: a body that is passed on, or the requests behind the one being served. From the
@@ -62,6 +64,10 @@ _AWAITING_REQUEST = (  # it has no whole request with us
 )
 
 
+_ENDING = (TimeoutPhase.CLOSING, TimeoutPhase.FLUSHING)
+_CONNECT_BEGINS = b"C"  # no other method that is served does
+
+
 class ServerConnection(asyncio.Protocol):
     __slots__ = (
         "_body_waiter",
@@ -72,30 +78,39 @@ class ServerConnection(asyncio.Protocol):
         "_half_closed",
         "_loop",
         "_parser",
-        "_reading_paused",
         "_registry",
         "_reply_started",
         "_request",
-        "_request_waiter",
         "_serve",
         "_serving",
+        "_take_over_connect",
         "_task",
         "_timeout_phase",
         "_unsent_bytes",
         "_wire",
-        "_writing_paused",
+        "body",
         "http11",
         "ingress",
+        "reading_paused",
+        "writing_paused",
     )
 
     def __init__(
-        self, registry: ConnectionRegistry, serve: ServeRequest, ingress: Ingress, *, due_mono: float = inf
+        self,
+        registry: ConnectionRegistry,
+        serve: ServeRequest,
+        ingress: Ingress,
+        *,
+        due_mono: float = inf,
+        take_over_connect: TakeOverConnect | None = None,
     ) -> None:
-        """`due_mono`: when its first head must be whole, where its time has begun before."""
+        """`due_mono`: when its first head must be whole, if its time has begun before. `take_over_connect`: who serves
+        it if it begins with CONNECT."""
         self.ingress = ingress
         self.http11 = True
         self._registry = registry
         self._serve = serve
+        self._take_over_connect = take_over_connect
         self._loop = asyncio.get_running_loop()
         self._parser = RequestParser(registry.limits)
         self._wire: asyncio.Transport | None = None
@@ -103,7 +118,7 @@ class ServerConnection(asyncio.Protocol):
         self._timeout_phase = TimeoutPhase.FIRST_BYTE
         self._due_mono = due_mono
         self._request: IncomingRequest | None = None  # the next one to be served
-        self._request_waiter: asyncio.Future[None] | None = None
+        self.body: LengthBody = NO_BODY  # of the request being served
         self._body_waiter: asyncio.Future[None] | None = None
         self._drain_waiter: asyncio.Future[None] | None = None
         self._serving = False  # a request is being answered
@@ -111,7 +126,7 @@ class ServerConnection(asyncio.Protocol):
         self._reply_started = False  # a byte of its final answer was written
         self._closes = False  # no further request is served
         self._half_closed = False
-        self._reading_paused = self._writing_paused = False
+        self.reading_paused = self.writing_paused = False
         self._unsent_bytes = 0
 
     # -- what the loop tells us
@@ -124,10 +139,7 @@ class ServerConnection(asyncio.Protocol):
             return
         self._wire = wire
         wire.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        due_mono = self._due_mono
-        self._start_timeout(TimeoutPhase.FIRST_BYTE, self._registry.limits.head_s)
-        self._due_mono = min(self._due_mono, due_mono)
-        self._task = self._registry.tasks.start(self._serve_requests(), name="connection")
+        self._due_mono = min(self._due_mono, self._loop.time() + self._registry.limits.head_s)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         if self._wire is None:
@@ -135,50 +147,65 @@ class ServerConnection(asyncio.Protocol):
         self._registry.unregister(self)
         self._wire = None
         self._closes = True
-        for waiter in (self._request_waiter, self._body_waiter, self._drain_waiter):
-            _wake(waiter)
+        if self._body_waiter is not None:
+            self._end_body_wait(self._body_waiter)
+        if self._drain_waiter is not None:
+            _wake(self._drain_waiter)
 
     def data_received(self, data: bytes) -> None:
         if self._closes:
             return  # nobody serves it
+        if self._take_over_connect is not None:
+            take_over, self._take_over_connect = self._take_over_connect, None
+            if data.startswith(_CONNECT_BEGINS) and self._wire is not None:
+                wire, self._wire, self._closes = self._wire, None, True
+                self._registry.unregister(self)
+                take_over(wire, data, self._due_mono)
+                return
         try:
-            self._parser.feed(data)
+            held_bytes = self._parser.feed(data)
         except Exception:  # noqa: BLE001 - a mistake of ours or of httptools; its text may hold a caller's bytes
             self._fail_unreadable()
             return
         if self._timeout_phase in _AWAITING_REQUEST:
             self._read_request()
             return
-        body = self._parser.body
-        if self._body_waiter is not None and (body.held_bytes or body.complete or body.fault):
-            _wake(self._body_waiter)
-        self._balance_reading()
+        body = self.body
+        if self._body_waiter is not None and (body.held or body.complete or body.fault):
+            self._end_body_wait(self._body_waiter)
+        if held_bytes > _HELD_BYTES_MAX:
+            self.balance_reading()
 
     def eof_received(self) -> bool:
         """The caller will send no more. It may still read: only a reset, or a failed write, shows that it is gone."""
         self._half_closed = True
         if self._timeout_phase is TimeoutPhase.HEAD:
             self._reject(malformed("The request ended before its head did."))
-        else:
+        elif not self.body.complete:
             self._fail_body(Problem.MALFORMED, "The body ended before its end.")
-        self._probe_half_closed()
+        if self._serving:
+            self._probe_half_closed()
         if self._wire is not None and not self._wire.can_write_eof():
             return False  # under TLS nobody can half-close
         return self._timeout_phase in (TimeoutPhase.NONE, TimeoutPhase.BODY, TimeoutPhase.READING_REPLY)
 
     def pause_writing(self) -> None:
-        self._writing_paused = True
+        self.writing_paused = True
 
     def resume_writing(self) -> None:
-        self._writing_paused = False
-        _wake(self._drain_waiter)
+        self.writing_paused = False
+        if self._drain_waiter is not None:
+            _wake(self._drain_waiter)
 
     # -- its task
 
     async def _serve_requests(self) -> None:
-        """Serve one request after the other."""
+        """Serve the request that has come, and those that came behind it."""
         try:
-            while (request := await self._next_request()) is not None:
+            while (request := self._request) is not None and not self._closes:
+                self._request = None
+                self.http11 = request.is_http11
+                self._serving, self._reply_started, self._caller_watched = True, False, False
                 if not await self._serve(request, self):
                     return
         except asyncio.CancelledError:
@@ -188,22 +215,10 @@ class ServerConnection(asyncio.Protocol):
             # Its text may hold a caller's bytes; its class does not.
             _log.error("a connection ended by %s", type(error).__name__, extra=REPEATS)
             self.reset()
-
-    async def _next_request(self) -> IncomingRequest | None:
-        while not self._closes:
-            if self._request is not None:
-                request, self._request = self._request, None
-                return request
-            self._request_waiter = self._loop.create_future()
-            await self._request_waiter
-        return None
+        finally:
+            self._task = None
 
     # -- what the exchange asks
-
-    def begin_request(self, *, http11: bool) -> None:
-        """The next request is being served."""
-        self.http11 = http11
-        self._serving, self._reply_started, self._caller_watched = True, False, False
 
     def watch_caller(self) -> None:
         """The request may be a payment's: from now on it must show if the caller closes altogether."""
@@ -211,20 +226,12 @@ class ServerConnection(asyncio.Protocol):
         if self._half_closed:
             self._probe_half_closed()
 
-    def finish_request(self, *, keep_alive: bool) -> None:
-        """Its answer is written. From here the caller owes us the next request, or the rest of it, or its leaving."""
+    def await_next_request(self) -> None:
+        """The answer is written. From here the caller owes us the next request, or the rest of it."""
         self._serving = False
-        if not keep_alive:
-            self._linger_close()
-            return
         self._start_timeout(TimeoutPhase.NEXT_REQUEST, self._registry.limits.keep_alive_s)
         if self._parser.unread_bytes:
             self._read_request()
-
-    def may_keep_alive(self, request: IncomingRequest) -> bool:
-        """Whether the connection can be trusted with a request after this one, and there is somebody to serve it."""
-        body = self._parser.body
-        return request.keep_alive and body.complete and body.ends_plainly and self.accepts_more
 
     @property
     def accepts_more(self) -> bool:
@@ -234,11 +241,6 @@ class ServerConnection(asyncio.Protocol):
         if self._parser.unread_bytes:
             return not self._half_closed or self._parser.has_whole_head
         return not self._half_closed and not self._registry.draining
-
-    def connection_line(self, *, keep_alive: bool) -> bytes:
-        if not keep_alive:
-            return CONNECTION_CLOSE
-        return CONNECTION_IMPLICIT if self.http11 else CONNECTION_KEEP_ALIVE
 
     def write(self, data: bytes) -> None:
         """Raises ConnectionResetError if the caller has left."""
@@ -254,7 +256,7 @@ class ServerConnection(asyncio.Protocol):
 
     async def drain_writes(self) -> None:
         """Wait until the caller has taken most of what was written. Raises ConnectionError if it leaves instead."""
-        if not self._writing_paused or self._wire is None:
+        if not self.writing_paused or self._wire is None:
             return
         self._start_timeout(TimeoutPhase.READING_REPLY, self._registry.limits.reply_idle_s)
         self._unsent_bytes = self._wire.get_write_buffer_size()
@@ -264,31 +266,22 @@ class ServerConnection(asyncio.Protocol):
         finally:
             self._drain_waiter = None
             if self._timeout_phase is TimeoutPhase.READING_REPLY:
-                self._clear_timeout()
+                self._timeout_phase, self._due_mono = TimeoutPhase.NONE, inf
         if self._wire is None:
             raise ConnectionResetError
 
-    @property
-    def body(self) -> LengthBody:
-        """Of the request being served."""
-        return self._parser.body
-
-    def take_body(self, bytes_max: int) -> bytes:
-        piece = self._parser.body.take(bytes_max)
-        if self._reading_paused:
-            self._balance_reading()
-        return piece
-
-    async def wait_for_body(self, within_s: float) -> None:
-        """Until more of it has come, or its fault is known, or the caller has left."""
-        self._start_timeout(TimeoutPhase.BODY, within_s)
+    def body_arrival(self, within_s: float) -> asyncio.Future[None]:
+        """Done when more of it has come, or its fault is known, or the caller has left."""
+        self._timeout_phase, self._due_mono = TimeoutPhase.BODY, self._loop.time() + within_s
         self._body_waiter = self._loop.create_future()
-        try:
-            await self._body_waiter
-        finally:
-            self._body_waiter = None
-            if self._timeout_phase is TimeoutPhase.BODY:
-                self._clear_timeout()
+        return self._body_waiter
+
+    def _end_body_wait(self, waiter: asyncio.Future[None]) -> None:
+        self._body_waiter = None
+        if self._timeout_phase is TimeoutPhase.BODY:
+            self._timeout_phase, self._due_mono = TimeoutPhase.NONE, inf
+        if not waiter.done():
+            waiter.set_result(None)
 
     @property
     def is_open(self) -> bool:
@@ -319,7 +312,7 @@ class ServerConnection(asyncio.Protocol):
     @property
     def is_ending(self) -> bool:
         """Nobody waits for anything but its end."""
-        return self._timeout_phase in (TimeoutPhase.CLOSING, TimeoutPhase.FLUSHING)
+        return self._timeout_phase in _ENDING
 
     @property
     def is_served(self) -> bool:
@@ -337,7 +330,6 @@ class ServerConnection(asyncio.Protocol):
     def force_close(self) -> None:
         """End it, with what was written."""
         self._closes = True
-        _wake(self._request_waiter)
         if self._wire is not None:
             self._wire.close()
 
@@ -361,7 +353,7 @@ class ServerConnection(asyncio.Protocol):
             return
         if wire.is_closing() and self._timeout_phase is not TimeoutPhase.FLUSHING:
             self._start_timeout(TimeoutPhase.FLUSHING, self._registry.limits.reply_idle_s)
-        if self.is_ending:
+        if self._timeout_phase in _ENDING:
             self._registry.changed.set()  # its last bytes may have been taken
         if now >= self._due_mono:
             self._time_out(wire)
@@ -379,29 +371,30 @@ class ServerConnection(asyncio.Protocol):
             self._fail_unreadable()
             return
         if request is not None:
-            self._request = request
-            self._clear_timeout()
-            _wake(self._request_waiter)
+            self._request, self.body = request, self._parser.body
+            self._timeout_phase, self._due_mono = TimeoutPhase.NONE, inf
+            if self._task is None:
+                self._task = self._registry.tasks.start(self._serve_requests(), name="connection")
         elif self._timeout_phase is TimeoutPhase.FIRST_BYTE:
             self._timeout_phase = TimeoutPhase.HEAD  # its time runs since the connection was opened
         elif self._timeout_phase is TimeoutPhase.NEXT_REQUEST:
             self._start_timeout(TimeoutPhase.HEAD, self._registry.limits.head_s)
-        if self._reading_paused:
-            self._balance_reading()
+        if self.reading_paused:
+            self.balance_reading()
 
-    def _balance_reading(self) -> None:
+    def balance_reading(self) -> None:
         """Read no further ahead than is bounded."""
         held_bytes = self._parser.held_bytes
-        if self._reading_paused:
+        if self.reading_paused:
             if held_bytes <= _HELD_BYTES_LOW:
                 self._resume_reading()
         elif held_bytes > _HELD_BYTES_MAX and self._wire is not None and not self._wire.is_closing():
-            self._reading_paused = True
+            self.reading_paused = True
             self._wire.pause_reading()
 
     def _resume_reading(self) -> None:
-        if self._reading_paused and self._wire is not None and not self._wire.is_closing():
-            self._reading_paused = False
+        if self.reading_paused and self._wire is not None and not self._wire.is_closing():
+            self.reading_paused = False
             self._wire.resume_reading()
 
     def _fail_unreadable(self) -> None:
@@ -413,10 +406,11 @@ class ServerConnection(asyncio.Protocol):
 
     def _fail_body(self, kind: Problem, detail: str) -> None:
         """If it is not whole, it will not be."""
-        body = self._parser.body
+        body = self.body
         if not body.complete and body.fault is None:
             body.fault = RequestRejected(kind, detail)
-            _wake(self._body_waiter)
+            if self._body_waiter is not None:
+                self._end_body_wait(self._body_waiter)
 
     def _probe_half_closed(self) -> None:
         """Make a caller that closed altogether show it: its kernel answers any byte with a reset.
@@ -433,10 +427,6 @@ class ServerConnection(asyncio.Protocol):
     def _start_timeout(self, phase: TimeoutPhase, seconds: float) -> None:
         self._timeout_phase = phase
         self._due_mono = self._loop.time() + seconds
-
-    def _clear_timeout(self) -> None:
-        self._timeout_phase = TimeoutPhase.NONE
-        self._due_mono = inf
 
     def _time_out(self, wire: asyncio.Transport) -> None:
         limits = self._registry.limits
@@ -473,28 +463,29 @@ class ServerConnection(asyncio.Protocol):
             self._wire.write(
                 b"".join(reply_bytes(rejection.reply, "", CONNECTION_CLOSE, self._registry.date_line.now()))
             )
-        self._linger_close()
+        self.linger_close()
 
-    def _linger_close(self) -> None:
+    def linger_close(self) -> None:
         """Say that we have said our last, and wait a moment for the caller to do the same.
 
         What it sends meanwhile is thrown away. Closing at once would answer it with a reset, and that would take our
         last words out of its hands.
         """
-        self._closes = True
-        _wake(self._request_waiter)
+        self._serving, self._closes = False, True
         wire = self._wire
         if wire is None or wire.is_closing():
             return
-        self._start_timeout(TimeoutPhase.CLOSING, self._registry.limits.linger_s)
+        self._timeout_phase = TimeoutPhase.CLOSING
+        self._due_mono = self._loop.time() + self._registry.limits.linger_s
         if self._half_closed or not wire.can_write_eof():  # TLS has its own goodbye, and waits for the caller's
             wire.close()
             return
         wire.write_eof()
-        self._resume_reading()
+        if self.reading_paused:
+            self._resume_reading()
         self._registry.changed.set()
 
 
-def _wake(waiter: asyncio.Future[None] | None) -> None:
-    if waiter is not None and not waiter.done():
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
         waiter.set_result(None)

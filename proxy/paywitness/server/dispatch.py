@@ -1,12 +1,13 @@
 """One request from its head to its reply: read it, reject it or hand it to the engine, write the reply.
 
-All branches of an inbound request are here. A streamed reply is written while the provider still sends it, at the
-caller's pace. The rule: if the provider's body breaks off, the caller's connection is reset, so that a partial
-reply never looks complete.
+All branches of an inbound request are here. Its body is read whole and within bounds for the engine, or piece by piece
+for what is only passed on. A streamed reply is written while the provider still sends it, at the caller's pace. The
+rule: if the provider's body breaks off, the caller's connection is reset, so that a partial reply never looks complete.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import traceback
 from collections.abc import AsyncIterator
@@ -17,23 +18,85 @@ from paywitness.core.allowed_hosts import AllowedHosts
 from paywitness.core.problems import Problem
 from paywitness.core.reply import Reply, problem_reply
 from paywitness.repeated_lines import repeats
-from paywitness.server.body import RequestBody
 from paywitness.server.connection import ServerConnection
 from paywitness.server.engine_interface import CallHandler, ServerStreamedReply
 from paywitness.server.errors import CallerDisconnected, RequestRejected
-from paywitness.server.limits_and_timeouts import CALLER_LEFT, UPSTREAM_BROKE
-from paywitness.server.registry import ConnectionRegistry
-from paywitness.server.reply_encoding import (
+from paywitness.server.heads import (
+    BODILESS,
     CHUNKED,
+    CONNECTION_LINES,
+    RequestHead,
     content_length,
-    has_no_body,
     head_bytes,
     last_chunk_bytes,
     reply_bytes,
 )
-from paywitness.server.request import ParsedRequest, check_asker, read_request
+from paywitness.server.limits_and_timeouts import CALLER_LEFT, UPSTREAM_BROKE, ServerLimits
+from paywitness.server.listener import ConnectionRegistry
+from paywitness.server.request import INTERNAL_NAME, ParsedRequest, check_asker, read_request
 from paywitness.server.request_parser import IncomingRequest
 from paywitness.telemetry.emitter import Tracing
+
+# --- The caller's body
+
+
+async def read_whole(connection: ServerConnection, head: RequestHead, limits: ServerLimits) -> bytes:
+    """All of the body of the request that is being served. Raises RequestRejected if it is too large, too slow or
+    broken, CallerDisconnected if its sender is gone."""
+    body, limit = connection.body, limits.body_bytes_max
+    if head.length is not None and head.length > limit:
+        raise _too_large(limit)
+    pieces: list[bytes] = []
+    while True:
+        if body.fault is not None:
+            raise body.fault
+        if body.received_bytes > limit:
+            raise _too_large(limit)
+        if body.held:
+            pieces.append(body.take(limit))
+            if connection.reading_paused:
+                connection.balance_reading()
+        if body.complete:
+            return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        await _wait_for_more(connection, limits)
+
+
+async def read_pieces(connection: ServerConnection, limits: ServerLimits) -> AsyncIterator[bytes]:
+    """The body as it comes, no faster than it is taken. Raises as `read_whole` does, but for the size."""
+    body = connection.body
+    while True:
+        if body.fault is not None:
+            raise body.fault
+        if body.held:
+            piece = body.take(limits.piece_bytes_max)
+            if connection.reading_paused:
+                connection.balance_reading()
+            yield piece
+        elif body.complete:
+            return
+        else:
+            await _wait_for_more(connection, limits)
+
+
+async def _wait_for_more(connection: ServerConnection, limits: ServerLimits) -> None:
+    if not connection.is_open:
+        raise CallerDisconnected
+    body = connection.body
+    if body.continue_due:
+        body.continue_due = False
+        connection.send_continue()
+    loop = asyncio.get_running_loop()
+    began_mono = loop.time()
+    earned_s = limits.body_start_s + body.received_bytes / limits.body_bytes_per_s_min
+    await connection.body_arrival(min(limits.body_idle_s, min(limits.body_s, earned_s) - body.waited_s))
+    body.waited_s += loop.time() - began_mono
+
+
+def _too_large(limit: int) -> RequestRejected:
+    return RequestRejected(Problem.TOO_LARGE, f"The body of an operation may have {limit} bytes.")
+
+
+# --- Streamed replies
 
 
 async def stream_reply(
@@ -49,14 +112,14 @@ async def stream_reply(
     Raises ConnectionError if the caller leaves. The body is closed in any case.
     """
     length = content_length(reply.headers)
-    bodiless = has_no_body(method, reply.status_code)
+    bodiless = method == "HEAD" or reply.status_code in BODILESS
     chunked = length is None and connection.http11 and not bodiless
     if length is None and not chunked and not bodiless:
         keep_alive = False  # HTTP/1.0: only the end of the connection can end it
     framing = CHUNKED if chunked else b""
     if length is not None and reply.status_code != 204:
         framing = b"Content-Length: %d" % length
-    line = connection.connection_line(keep_alive=keep_alive)
+    line = CONNECTION_LINES[keep_alive, connection.http11]
     try:
         date_line = registry.date_line.now()
         connection.write(head_bytes(reply.status_code, reply.headers, framing, line, date_line, reply.reason))
@@ -119,13 +182,22 @@ class RequestDispatcher:
     async def serve(self, incoming: IncomingRequest, connection: ServerConnection) -> bool:
         """Answer one request; whether another may follow. Never raises for the caller's or the engine's sake."""
         self.registry.counters.requests += 1
-        connection.begin_request(http11=incoming.is_http11)
         keep_alive = False
         try:
             reply, closes = await self._reply_to(incoming, connection)
-            keep_alive = not closes and connection.may_keep_alive(incoming)
+            body = connection.body
+            keep_alive = not closes and incoming.keep_alive and body.complete and body.ends_plainly
+            keep_alive = keep_alive and connection.accepts_more  # else nobody would serve what comes after it
             if isinstance(reply, Reply):
-                await self._write(reply, incoming.method, connection, keep_alive=keep_alive)
+                line = CONNECTION_LINES[keep_alive, connection.http11]
+                head, reply_body = reply_bytes(reply, incoming.method, line, self.registry.date_line.now())
+                if len(reply_body) <= _JOINED_BYTES_MAX:
+                    connection.write(head + reply_body)
+                else:
+                    connection.write(head)
+                    connection.write(reply_body)
+                if connection.writing_paused:
+                    await connection.drain_writes()
             else:
                 keep_alive = await stream_reply(
                     reply, incoming.method, connection, self.registry, keep_alive=keep_alive
@@ -135,49 +207,53 @@ class RequestDispatcher:
             self.registry.counters.broken[CALLER_LEFT] += 1
             keep_alive = False
         finally:
-            connection.finish_request(keep_alive=keep_alive)
+            if keep_alive:
+                connection.await_next_request()
+            else:
+                connection.linger_close()
         return keep_alive
 
     async def _reply_to(
         self, incoming: IncomingRequest, connection: ServerConnection
     ) -> tuple[Reply | ServerStreamedReply, bool]:
         """The answer, and whether the connection must end with it."""
+        handler = self.call_handler
         try:
-            request = read_request(incoming, connection.ingress, self.call_handler.provider_at)
-            check_asker(request, incoming, self.allowed_hosts, self.call_handler.provider_at)
-            if request.is_root:
+            request = read_request(incoming, connection.ingress, handler.provider_at)
+            check_asker(request, incoming, self.allowed_hosts, handler.provider_at)
+            provider = request.target.prefix
+            if not provider:
                 return request.root_page(), False
-            if request.is_internal:
+            if provider == INTERNAL_NAME:
                 return await self._internal_page(request), False
-            body = RequestBody(connection, request.head, self.registry.limits)
-            return await self._handle_call(request, body, connection), False
+            if not handler.knows(provider):
+                raise _unknown_provider(provider)
+            unchanged = request.via_proxy and handler.in_shadow_mode(provider)
+            if not handler.might_be_operation(provider, request.method, request.target.segments):
+                return await self._forward(request, connection, unchanged=unchanged), False
+            body = await read_whole(connection, request.head, self.registry.limits)
+            call = request.call(body, unchanged=unchanged)
         except RequestRejected as rejection:
             self.registry.counters.refused[rejection.kind] += 1
             return rejection.reply, rejection.closes
-
-    async def _handle_call(
-        self, request: ParsedRequest, body: RequestBody, connection: ServerConnection
-    ) -> Reply | ServerStreamedReply:
-        provider = request.target.prefix
-        if not self.call_handler.knows(provider):
-            detail = f"No policy names {provider[:40]!r}. Requests go to /{{provider}}/..., by the name in its policy."
-            raise RequestRejected(Problem.PROVIDER_NOT_ALLOWED, detail)
-        unchanged = request.via_proxy and self.call_handler.in_shadow_mode(provider)
-        if self.call_handler.might_be_operation(provider, request.method, request.target.segments):
-            call = request.call(await body.read_whole(), unchanged=unchanged)
-            connection.watch_caller()
-            try:
-                if self.tracing is None:
-                    return await self.call_handler.reply_to(call, connection.is_caller_connected)
-                with self.tracing.call(call.header("traceparent"), call.header("tracestate")):
-                    return await self.call_handler.reply_to(call, connection.is_caller_connected)
-            except Exception as error:  # noqa: BLE001 - whatever it was, the money may have moved: say so
-                _log_failure("answering a call", error)
-                detail = "This sidecar failed while it carried the call. Repeat with the same key. Do not pay again."
-                return problem_reply(Problem.UNKNOWN, detail, sent=True, provider=provider)
-        pieces = body.pieces() if body.present else None
+        connection.watch_caller()
         try:
-            return await self.call_handler.forward(request.call(b"", unchanged=unchanged), pieces, body.length)
+            if self.tracing is None:
+                return await handler.reply_to(call, connection.is_caller_connected), False
+            with self.tracing.call(call.header("traceparent"), call.header("tracestate")):
+                return await handler.reply_to(call, connection.is_caller_connected), False
+        except Exception as error:  # noqa: BLE001 - whatever it was, the money may have moved: say so
+            _log_failure("answering a call", error)
+            detail = "This sidecar failed while it carried the call. Repeat with the same key. Do not pay again."
+            return problem_reply(Problem.UNKNOWN, detail, sent=True, provider=provider), False
+
+    async def _forward(
+        self, request: ParsedRequest, connection: ServerConnection, *, unchanged: bool
+    ) -> Reply | ServerStreamedReply:
+        provider, length = request.target.prefix, request.head.length
+        pieces = read_pieces(connection, self.registry.limits) if request.head.chunked or length else None
+        try:
+            return await self.call_handler.forward(request.call(b"", unchanged=unchanged), pieces, length)
         except RequestRejected as rejection:  # of the body, on its way through
             rejection.part_sent = True
             raise
@@ -197,15 +273,10 @@ class RequestDispatcher:
             _log_failure("describing what is known", error)
             return problem_reply(Problem.JOURNAL_UNAVAILABLE, "It could not be looked up. Ask again.")
 
-    async def _write(self, reply: Reply, method: str, connection: ServerConnection, *, keep_alive: bool) -> None:
-        line = connection.connection_line(keep_alive=keep_alive)
-        head, body = reply_bytes(reply, method, line, self.registry.date_line.now())
-        if len(body) <= _JOINED_BYTES_MAX:
-            connection.write(head + body)
-        else:
-            connection.write(head)
-            connection.write(body)
-        await connection.drain_writes()
+
+def _unknown_provider(provider: str) -> RequestRejected:
+    detail = f"No policy names {provider[:40]!r}. Requests go to /{{provider}}/..., by the name in its policy."
+    return RequestRejected(Problem.PROVIDER_NOT_ALLOWED, detail)
 
 
 def _log_failure(activity: str, error: Exception) -> None:

@@ -1,5 +1,6 @@
-"""The listener of the main port. It accepts by itself, for a redirected caller must be looked at before anybody reads.
+"""The connections of one server, and the listener of the main port.
 
+It accepts by itself, for a redirected caller must be looked at before anybody reads.
 Event loops begin to read from what they accept, and bytes that were read cannot be given to TLS again. So a socket is
 given to the loop only when it is known what will be spoken on it.
 """
@@ -12,26 +13,85 @@ import os
 import socket
 import ssl
 import struct
+from dataclasses import dataclass, field
+from functools import partial
 from math import inf
-from typing import Any
+from typing import Any, Protocol
 
 from paywitness.core.problems import Problem
 from paywitness.repeated_lines import REPEATS
 from paywitness.server.connect import (
     HANDSHAKE_S_MIN,
-    ConnectHandler,
     InterceptConfig,
     Tunnel,
     reject_unlisted,
+    take_over_connect,
     tls_context_for_host,
 )
 from paywitness.server.connection import ServerConnection, ServeRequest
 from paywitness.server.errors import RequestRejected
-from paywitness.server.limits_and_timeouts import IDLE, TLS_FAILED, TOO_MANY_CONNECTIONS
+from paywitness.server.heads import DateLine
+from paywitness.server.limits_and_timeouts import IDLE, TLS_FAILED, TOO_MANY_CONNECTIONS, ServerLimits
 from paywitness.server.refused_hosts import log_refused_certificate
-from paywitness.server.registry import ConnectionRegistry
-from paywitness.server.request_target import Ingress
-from paywitness.tasks import TaskRefused
+from paywitness.server.request import REVERSE_PROXY, Ingress
+from paywitness.tasks import TaskRefused, Tasks
+from paywitness.telemetry.gauges import ServerCounters
+
+# --- Registry
+
+
+class TrackedConnection(Protocol):
+    """A connection, as the server sees it."""
+
+    @property
+    def is_idle(self) -> bool: ...
+
+    @property
+    def is_served(self) -> bool: ...
+
+    @property
+    def file_descriptor(self) -> int: ...
+
+    @property
+    def loop_task(self) -> asyncio.Task[Any] | None: ...
+
+    def force_close(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+    def check_timeouts(self, now: float) -> None: ...
+
+
+@dataclass(slots=True)
+class ConnectionRegistry:
+    limits: ServerLimits
+    date_line: DateLine
+    counters: ServerCounters = field(default_factory=ServerCounters)
+    connections: set[TrackedConnection] = field(default_factory=set)
+    tasks: Tasks = field(default_factory=Tasks)  # one for each connection; it may outlast its caller
+    draining: bool = False
+    closed: bool = False
+    changed: asyncio.Event = field(default_factory=asyncio.Event)  # a connection has ended, or is about to
+
+    def try_register(self, connection: TrackedConnection) -> bool:
+        """Whether there is room for one more."""
+        if self.closed or len(self.connections) >= self.limits.connections_max:
+            return False
+        self.connections.add(connection)
+        self.counters.connections_open = len(self.connections)
+        return True
+
+    def unregister(self, connection: TrackedConnection) -> None:
+        self.connections.discard(connection)
+        self.counters.connections_open = len(self.connections)
+        self.changed.set()
+
+    async def wait_all_served(self) -> None:
+        """Wait until nobody is owed an answer, or a part of one."""
+        while not all(connection.is_served for connection in self.connections):
+            self.changed.clear()
+            await self.changed.wait()
+
 
 # --- Peeking at redirected connections
 # Looking at what a redirected caller says first without taking it: whether it is TLS, and whom it wants to talk to.
@@ -145,6 +205,14 @@ class Listener:
         self._registry = registry
         self._serve_request = serve
         self._intercept = intercept
+        # What serves a caller that came by itself. A protocol of its own takes over where it says CONNECT first.
+        self._direct_connection = partial(
+            ServerConnection,
+            registry,
+            serve,
+            REVERSE_PROXY,
+            take_over_connect=partial(take_over_connect, registry, serve, intercept),
+        )
         self.sockets = listening
         for one in listening:
             one.setblocking(False)
@@ -170,33 +238,23 @@ class Listener:
                 self._loop.remove_reader(listening.fileno())
                 self._loop.call_later(_ACCEPT_PAUSE_S, self._resume_accepting, listening)
                 return
-            self._start_connection(accepted)
+            try:
+                accepted.setblocking(False)
+                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                destination = original_destination(accepted)
+                if destination is None:
+                    joining = self._loop.connect_accepted_socket(self._direct_connection, accepted)
+                    self._intercept.tasks.start(joining, name="accepted")
+                else:
+                    RedirectedConnection(
+                        accepted, destination, self._registry, self._serve_request, self._intercept
+                    ).start()
+            except (OSError, TaskRefused):  # it has gone again, or we are closing
+                accepted.close()
 
     def _resume_accepting(self, listening: socket.socket) -> None:
         if listening.fileno() >= 0:
             self._loop.add_reader(listening.fileno(), self._accept, listening)
-
-    def _start_connection(self, accepted: socket.socket) -> None:
-        try:
-            accepted.setblocking(False)
-            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            destination = original_destination(accepted)
-            if destination is None:
-                self._intercept.tasks.start(self._serve_direct(accepted), name="doorstep")
-            else:
-                RedirectedConnection(
-                    accepted, destination, self._registry, self._serve_request, self._intercept
-                ).start()
-        except (OSError, TaskRefused):  # it has gone again, or we are closing
-            accepted.close()
-
-    async def _serve_direct(self, accepted: socket.socket) -> None:
-        try:
-            await self._loop.connect_accepted_socket(
-                lambda: ConnectHandler(self._registry, self._serve_request, self._intercept), accepted
-            )
-        except OSError:
-            accepted.close()  # it has gone again
 
 
 class RedirectedConnection:

@@ -13,14 +13,15 @@ as a request.
 from __future__ import annotations
 
 import re
+import sys
 from typing import NamedTuple
 
 import httptools
 
 from paywitness.core.credential_and_hop_headers import TOKEN_BYTE_CLASS
 from paywitness.core.problems import Problem
-from paywitness.server.control_headers import RequestHead, read_head
 from paywitness.server.errors import RequestRejected, malformed
+from paywitness.server.heads import RequestHead, read_head
 from paywitness.server.limits_and_timeouts import ServerLimits
 
 _HEAD = re.compile(
@@ -75,55 +76,49 @@ class IncomingRequest(NamedTuple):
 class LengthBody:
     """The body of one request, as far as it has come and nobody has taken it. Its length was said: perhaps 0."""
 
-    __slots__ = ("_bytes_left", "_held", "complete", "ends_plainly", "fault", "received_bytes")
+    __slots__ = (
+        *("bytes_left", "complete", "continue_due", "ends_plainly", "fault", "held", "received_bytes"),
+        "waited_s",
+    )
 
     def __init__(self, length: int) -> None:
-        self._bytes_left = length
-        self._held: bytes | bytearray = b""
+        self.bytes_left = length  # so many of the bytes that come next are its own
+        self.held: bytes | bytearray = b""  # what nobody has taken yet
         self.received_bytes = 0
         self.complete = not length
         self.ends_plainly = True  # it is certain where the next request begins
         self.fault: RequestRejected | None = None  # why it will never be whole
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes that nobody has taken yet."""
-        return len(self._held)
-
-    def share_of(self, size: int) -> int:
-        """How many of the next bytes are its own."""
-        return min(size, self._bytes_left)
+        self.continue_due = False  # its sender waits for an interim answer
+        self.waited_s = 0.0  # so long it was waited for
 
     def feed(self, data: bytes) -> bytes:
         """Read on, and return what is behind its end."""
         rest = b""
-        if len(data) > self._bytes_left:
-            data, rest = data[: self._bytes_left], data[self._bytes_left :]
-        self._bytes_left -= len(data)
-        self._hold(data)
-        self.complete = not self._bytes_left
+        if len(data) > self.bytes_left:
+            data, rest = data[: self.bytes_left], data[self.bytes_left :]
+        self.bytes_left -= len(data)
+        self.received_bytes += len(data)
+        # Nearly every body comes in one read, and is kept as it came.
+        self.held = self._held_and(data) if self.held else data
+        self.complete = not self.bytes_left
         return rest
 
     def take(self, bytes_max: int) -> bytes:
         """The next bytes of it, at most so many."""
-        held = self._held
+        held = self.held
         if len(held) <= bytes_max:
-            self._held = b""
+            self.held = b""
             return bytes(held)
         if isinstance(held, bytes):
-            held = self._held = bytearray(held)  # its front can be cut off without moving the rest
+            held = self.held = bytearray(held)  # its front can be cut off without moving the rest
         piece = bytes(held[:bytes_max])
         del held[:bytes_max]
         return piece
 
-    def _hold(self, data: bytes) -> None:
-        self.received_bytes += len(data)
-        if not self._held:
-            self._held = data  # nearly every body comes in one read, and is kept as it came
-            return
-        if isinstance(self._held, bytes):
-            self._held = bytearray(self._held)
-        self._held += data
+    def _held_and(self, data: bytes) -> bytearray:
+        held = bytearray(self.held) if isinstance(self.held, bytes) else self.held
+        held += data
+        return held
 
 
 class ChunkedBody(LengthBody):
@@ -132,8 +127,7 @@ class ChunkedBody(LengthBody):
     __slots__ = ("_headers_left", "_overhead_bytes", "_parser", "_stalled_bytes", "_tail", "_trailer_bytes_max")
 
     def __init__(self, limits: ServerLimits) -> None:
-        super().__init__(0)
-        self.complete = False
+        super().__init__(sys.maxsize)  # perhaps: only httptools will know
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
         self._headers_left = limits.headers_max  # trailers count among the headers
         self._trailer_bytes_max = limits.head_bytes_max
@@ -148,9 +142,6 @@ class ChunkedBody(LengthBody):
         parser.feed_data(raw_head)
         self._tail = raw_head[-len(_LINE_END) :]
         return parser
-
-    def share_of(self, size: int) -> int:
-        return size  # perhaps: only httptools will know
 
     def feed(self, data: bytes) -> bytes:
         if self._parser is None:
@@ -197,12 +188,15 @@ class ChunkedBody(LengthBody):
 
     def on_body(self, data: bytes) -> None:
         if not self.complete:
-            self._hold(data)
+            self.received_bytes += len(data)
+            self.held = self._held_and(data) if self.held else data
 
     def on_message_complete(self) -> None:
         if self.fault is None:
             self.complete = True
 
+
+NO_BODY = LengthBody(0)  # nothing is ever fed to it
 
 # --- Heads
 
@@ -220,25 +214,23 @@ def parse_head(raw: bytes, limits: ServerLimits) -> tuple[IncomingRequest, Lengt
         headers = [(name, value.rstrip(b" \t")) for name, value in headers]
     is_http11 = minor_version == b"1"
     head = read_head(headers, is_http11=is_http11)
-    body = ChunkedBody(limits) if head.chunked else LengthBody(head.length or 0)
-    asks_upgrade = _judge(raw, body)
-    keep_alive = head.keep_alive and not asks_upgrade
-    return IncomingRequest(method.decode(), target.decode(), is_http11, keep_alive, tuple(headers), head), body
-
-
-def _judge(raw: bytes, body: LengthBody) -> bool:
-    """Have httptools judge the head too. Whether it asks for another protocol. Raises RequestRejected."""
-    try:
-        if isinstance(body, ChunkedBody):
-            parser = body.judge(raw)
+    chunked_body = ChunkedBody(limits) if head.chunked else None
+    try:  # httptools judges the head too
+        if chunked_body is not None:
+            parser = chunked_body.judge(raw)
         else:
             parser = httptools.HttpRequestParser(None)
             parser.feed_data(raw)
+        asks_upgrade = parser.should_upgrade()
     except httptools.HttpParserUpgrade:
-        return True
+        asks_upgrade = True  # to another protocol
     except httptools.HttpParserError:
         raise malformed(_HEAD_FAULT) from None
-    return parser.should_upgrade()
+    keep_alive = head.keep_alive and not asks_upgrade
+    body = chunked_body or (LengthBody(head.length) if head.length else NO_BODY)
+    if not body.complete:
+        body.continue_due = head.expects_continue
+    return IncomingRequest(method.decode(), target.decode(), is_http11, keep_alive, tuple(headers), head), body
 
 
 def _check_lines(raw: bytes, limits: ServerLimits) -> None:
@@ -274,7 +266,7 @@ class RequestParser:
         self._unread: bytes | bytearray = b""  # what came behind the latest request
         self._searched = 0  # of it, for the end of a head
         self._empty_line_bytes = 0  # before it
-        self.body = LengthBody(0)  # of the latest request
+        self.body: LengthBody = NO_BODY  # of the latest request
 
     @property
     def unread_bytes(self) -> int:
@@ -283,13 +275,14 @@ class RequestParser:
     @property
     def held_bytes(self) -> int:
         """All that has come and nobody has taken."""
-        return len(self._unread) + self.body.held_bytes
+        return len(self._unread) + len(self.body.held)
 
     @property
     def has_whole_head(self) -> bool:
         return _HEAD_END in self._unread
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes) -> int:
+        """Take what has come. How much of all that came nobody has taken yet."""
         if not self.body.complete:
             data = self.body.feed(data)
         if not self._unread:
@@ -298,6 +291,7 @@ class RequestParser:
             if isinstance(self._unread, bytes):
                 self._unread = bytearray(self._unread)
             self._unread += data
+        return len(self._unread) + len(self.body.held)
 
     def next_request(self) -> IncomingRequest | None:
         """The next one, once its head is whole; its body is then in `body`. Raises RequestRejected."""
@@ -313,9 +307,14 @@ class RequestParser:
             return None
         self._searched = self._empty_line_bytes = 0
         request, self.body = parse_head(self._cut_off(end), self._limits)
-        if self._unread:
-            if not self.body.complete:
-                self.body.feed(self._cut_off(self.body.share_of(len(self._unread))))
+        body = self.body
+        if self._unread and not body.complete:
+            if len(self._unread) <= body.bytes_left:
+                body.feed(bytes(self._unread))
+                self._unread = b""
+            else:
+                body.feed(self._cut_off(body.bytes_left))
+        if self._unread or body.fault is not None:
             self._refuse_torn()
         return request
 

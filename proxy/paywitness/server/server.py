@@ -21,11 +21,10 @@ from paywitness.server.connect import InterceptConfig
 from paywitness.server.connection import ServerConnection
 from paywitness.server.dispatch import RequestDispatcher
 from paywitness.server.engine_interface import CallHandler
+from paywitness.server.heads import DateLine
 from paywitness.server.limits_and_timeouts import ServerLimits
-from paywitness.server.listener import Listener, listening_sockets
-from paywitness.server.registry import ConnectionRegistry
-from paywitness.server.reply_encoding import DateLine
-from paywitness.server.request_target import Ingress
+from paywitness.server.listener import ConnectionRegistry, Listener, listening_sockets
+from paywitness.server.request import Ingress
 from paywitness.telemetry.emitter import Tracing
 from paywitness.telemetry.gauges import ServerCounters
 
@@ -51,6 +50,7 @@ class HttpServer:
         self._dispatcher = RequestDispatcher(call_handler, self._registry, tracing=tracing, allowed_hosts=allowed_hosts)
         self._listeners: list[asyncio.Server | Listener] = []
         self._sweep_timer: asyncio.TimerHandle | None = None
+        self._tick_s = limits.tick_s
 
     @property
     def counters(self) -> ServerCounters:
@@ -70,7 +70,7 @@ class HttpServer:
         machine may listen there too, and the kernel deals out connections."""
         loop = asyncio.get_running_loop()
         if self._sweep_timer is None:
-            self._sweep_timer = loop.call_later(self._registry.limits.tick_s, self._sweep, loop)
+            self._sweep_timer = loop.call_later(self._tick_s, self._sweep, loop)
         serve = self._dispatcher.serve
         listener: asyncio.Server | Listener
         if intercept is not None:
@@ -100,7 +100,7 @@ class HttpServer:
         now = loop.time()
         for connection in tuple(self._registry.connections):
             connection.check_timeouts(now)
-        self._sweep_timer = loop.call_later(self._registry.limits.tick_s, self._sweep, loop)
+        self._sweep_timer = loop.call_later(self._tick_s, self._sweep, loop)
 
     def stop_keep_alive(self) -> None:
         """From now on each answer says `Connection: close`: callers with kept connections find another sidecar by

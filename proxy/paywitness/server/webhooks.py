@@ -20,15 +20,13 @@ from paywitness.core.reply import Reply
 from paywitness.engine.webhooks.inbox import InboxResult, WebhookReply
 from paywitness.option_defaults import DEFAULTS, Network
 from paywitness.repeated_lines import REPEATS
-from paywitness.server.body import RequestBody
 from paywitness.server.connection import ServerConnection
-from paywitness.server.dispatch import RequestDispatcher
+from paywitness.server.dispatch import RequestDispatcher, read_whole
 from paywitness.server.engine_interface import CallHandler, ServerStreamedReply
 from paywitness.server.errors import RequestRejected
 from paywitness.server.limits_and_timeouts import ServerLimits
-from paywitness.server.request import PAGE_HEADERS, ParsedRequest, read_request
+from paywitness.server.request import INTERNAL_NAME, PAGE_HEADERS, REVERSE_PROXY, ParsedRequest, read_request
 from paywitness.server.request_parser import IncomingRequest
-from paywitness.server.request_target import INTERNAL_NAME, REVERSE_PROXY
 from paywitness.server.server import HttpServer
 from paywitness.server.webhook_sources import SourceLimiter, source_of
 from paywitness.telemetry.logs import raised_at
@@ -111,22 +109,21 @@ class _WebhookDispatcher(RequestDispatcher):
                 return _reply(WebhookReply(405)), False
             if _is_from_page(incoming):
                 raise RequestRejected(Problem.CROSS_SITE, "A web page asks, and providers have none.")
-            body = RequestBody(connection, request.head, self.registry.limits)
             source = source_of(connection.peer, incoming.values(b"x-forwarded-for"), self.trusted_proxies)
-            return _reply(await self._receive(request, body, source)), False
+            return _reply(await self._receive(request, connection, source)), False
         except RequestRejected as rejection:
             self.registry.counters.refused[rejection.kind] += 1
             if rejection.kind in (Problem.PATH_NOT_ALLOWED, Problem.PROVIDER_NOT_ALLOWED):
                 return _reply(WebhookReply(404)), False
             return rejection.reply, rejection.closes
 
-    async def _receive(self, request: ParsedRequest, body: RequestBody, source: str) -> WebhookReply:
+    async def _receive(self, request: ParsedRequest, connection: ServerConnection, source: str) -> WebhookReply:
         """Raises RequestRejected for a body that is not read."""
         _, provider, *account = request.target.segments
         if not self.sources.take(source):
             return self.receiver.refuse(provider, InboxResult.TOO_MANY, 429)
         try:
-            whole = await body.read_whole()
+            whole = await read_whole(connection, request.head, self.registry.limits)
         except RequestRejected as rejection:
             if rejection.kind is Problem.TOO_LARGE:
                 self.receiver.refuse(provider, InboxResult.TOO_LARGE, 413)

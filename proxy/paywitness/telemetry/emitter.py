@@ -55,7 +55,7 @@ _tracing_log = logging.getLogger("paywitness.tracing")
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 EventListener = Callable[[Any], None]
-EventListeners = Mapping[type[Any], tuple[EventListener, EventListener]]
+EventListeners = Mapping[type[Any], tuple[EventListener, EventListener]]  # who counts it, who writes it down
 
 
 class Tracing(Protocol):
@@ -123,6 +123,17 @@ def _not_logged(event: TelemetryEvent) -> None:
     """Another line says it: that of its first attempt, or that of the webhook."""
 
 
+# The highest level of the lines that come of these, which every call emits. If no such line is written, nobody is asked
+# for one. Refused calls and journal calls count in lines about an outage of the journal, which are warnings.
+_LOG_LEVELS: Mapping[type[Any], int] = {
+    AttemptFinished: logging.INFO,
+    CallAnswered: logging.WARNING,
+    JournalCalled: logging.WARNING,
+    OperationStarted: logging.NOTSET,  # no line at all
+    OperationEnded: logging.INFO,
+}
+
+
 class Telemetry:
     """Tells records on. Holds nothing of its own."""
 
@@ -161,13 +172,16 @@ class Telemetry:
             PolicyReloaded: (metrics.policy_reloaded, logs.policy_reloaded),
         }
         self._listeners = listeners if tracing is None else tracing.with_span_listeners(listeners)
+        self._log_levels = _LOG_LEVELS if tracing is None else {}  # a span is made of what is not logged too
 
     def emit(self, event: TelemetryEvent) -> None:
         """Count it and write it down. Never raises: the money has moved, and its answer must not be lost for a line."""
         try:
-            count, write = self._listeners[type(event)]
+            kind = type(event)
+            count, write = self._listeners[kind]
             count(event)
-            write(event)
+            if self.logs.logger.isEnabledFor(self._log_levels.get(kind, logging.CRITICAL)):
+                write(event)
         except Exception as error:  # noqa: BLE001  # whatever went wrong here is not the call's fault
             names = (type(event).__name__, type(error).__name__)
             _log.error("a %s was not told: %s", *names, extra=repeats(*names))

@@ -350,7 +350,7 @@ _REASON_LABELS = ("reason",)
 
 @dataclass(slots=True)
 class ServerCounters:
-    """What a server counts. Reasons are words of our code: a problem's name, or one of those in `server.registry`."""
+    """What a server counts. Reasons are words of our code: a problem's name, or one of `server.limits_and_timeouts`."""
 
     connections_open: int = 0
     requests: int = 0

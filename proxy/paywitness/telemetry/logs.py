@@ -178,7 +178,7 @@ class LogWriter:
         clean_level: int = logging.DEBUG,
         mono: Callable[[], float] = SystemClock.mono,
     ) -> None:
-        self._logger = logger
+        self.logger = logger
         self._clean_level = clean_level
         self._journal, self._sink = DependencyOutage(mono), DependencyOutage(mono)
 
@@ -186,7 +186,7 @@ class LogWriter:
         operation = event.operation
         clean = operation.state is State.SUCCEEDED and operation.attempts == 1 and operation.incident is None
         level = self._clean_level if clean else logging.INFO
-        if not self._logger.isEnabledFor(level):
+        if not self.logger.isEnabledFor(level):
             return
         attempt, decision = event.attempt, event.decision
         classification = attempt.classification
@@ -222,7 +222,7 @@ class LogWriter:
             self._journal.refused()
         notable = event.problem is not None or event.outcome is Outcome.UNKNOWN
         level = logging.INFO if notable else self._clean_level
-        if not self._logger.isEnabledFor(level):
+        if not self.logger.isEnabledFor(level):
             return
         self._write(
             level,
@@ -257,7 +257,7 @@ class LogWriter:
         read = event.classification
         clean = read is not None and read.result_class is ResultClass.SUCCEEDED and event.action == Action.STOP
         level = self._clean_level if clean else logging.INFO
-        if not self._logger.isEnabledFor(level):
+        if not self.logger.isEnabledFor(level):
             return
         fields = {
             "provider": event.provider,
@@ -276,7 +276,7 @@ class LogWriter:
     def operation_ended(self, event: OperationEnded) -> None:
         # An end by its own answer stands in the attempt's line already.
         level = logging.DEBUG if event.evidence_kind in _OWN_RESPONSES else logging.INFO
-        if not self._logger.isEnabledFor(level):
+        if not self.logger.isEnabledFor(level):
             return
         self._write(level, "operation_ended", {**_end_fields(event.operation), "evidence": event.evidence_kind})
 
@@ -403,7 +403,7 @@ class LogWriter:
             self._write_journal_down({"call": event.call})
         elif self._journal.is_down:
             self._write_outage("journal", self._journal.worked(), {"call": event.call})
-        if not self._logger.isEnabledFor(logging.DEBUG):
+        if not self.logger.isEnabledFor(logging.DEBUG):
             return
         name = "journal_call_failed" if event.failed else "journal_called"
         self._write(logging.DEBUG, name, {"call": event.call, "duration_ms": _milliseconds(event.duration_s)})
@@ -434,7 +434,7 @@ class LogWriter:
 
     def _write(self, level: int, event: str, fields: Mapping[str, object]) -> None:
         present = {name: value for name, value in fields.items() if value is not None}
-        self._logger.log(level, event, extra={"fields": present})
+        self.logger.log(level, event, extra={"fields": present})
 
 
 def _shadow_fields(read: Classification) -> dict[str, object]:

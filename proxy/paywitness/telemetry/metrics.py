@@ -16,10 +16,9 @@ from prometheus_client.metrics_core import Metric
 from paywitness.clock import Clock
 from paywitness.core.decide import Action
 from paywitness.core.lifecycle import IncidentKind
-from paywitness.core.operation import DoubtCount, Operation, Outcome
+from paywitness.core.operation import DoubtCount, Operation
 from paywitness.core.payment_claims import LimitVerdict
 from paywitness.core.provider_contract import OperationKind
-from paywitness.core.result import ResultClass
 from paywitness.telemetry.background import BackgroundMetrics
 from paywitness.telemetry.events import (
     ActionExpired,
@@ -190,20 +189,30 @@ class _MetricFamilies:
             self.journal_errors.labels(call)
 
 
+class _SeriesByLabels(dict[tuple[str, ...], Counter]):
+    """The series of one operation in a family that has further labels, by those."""
+
+    def __init__(self, family: Counter, labels: OperationLabels) -> None:
+        self._family = family
+        self._labels = labels
+
+    def __missing__(self, further: tuple[str, ...]) -> Counter:
+        found = self[further] = self._family.labels(*self._labels, *further)
+        return found
+
+
 class _OperationSeries:
     """The series of one provider's operation, held once they are asked for."""
 
     __slots__ = (
-        *("_attempts", "_ended", "_families", "_labels", "_retries"),
-        *("actions_expired", "calls", "exhausted", "late_successes", "started", "unknown", "upstream"),
+        *("actions_expired", "attempts", "calls", "ended", "exhausted", "late_successes"),
+        *("retries", "started", "unknown", "upstream"),
     )
 
     def __init__(self, families: _MetricFamilies, labels: OperationLabels) -> None:
-        self._families = families
-        self._labels = labels
-        self._attempts: dict[ResultClass, Counter] = {}
-        self._retries: dict[tuple[ResultClass, str], Counter] = {}
-        self._ended: dict[Outcome, Counter] = {}
+        self.attempts = _SeriesByLabels(families.attempts, labels)  # by result class
+        self.retries = _SeriesByLabels(families.retries, labels)  # by result class and rule
+        self.ended = _SeriesByLabels(families.operations, labels)  # by outcome
         self.started = families.started.labels(*labels)
         self.calls = families.calls.labels(*labels)
         self.upstream = families.upstream.labels(*labels)
@@ -211,25 +220,6 @@ class _OperationSeries:
         self.exhausted = families.background.exhausted.labels(*labels)
         self.late_successes = families.background.late_successes.labels(*labels)
         self.actions_expired = families.background.actions_expired.labels(*labels)
-
-    def attempts(self, reading: ResultClass) -> Counter:
-        found = self._attempts.get(reading)
-        if found is None:
-            found = self._attempts[reading] = self._families.attempts.labels(*self._labels, reading)
-        return found
-
-    def ended(self, outcome: Outcome) -> Counter:
-        found = self._ended.get(outcome)
-        if found is None:
-            found = self._ended[outcome] = self._families.operations.labels(*self._labels, outcome)
-        return found
-
-    def retries(self, reading: ResultClass, rule: str) -> Counter:
-        found = self._retries.get((reading, rule))
-        if found is None:
-            found = self._families.retries.labels(*self._labels, reading, rule)
-            self._retries[reading, rule] = found
-        return found
 
 
 class Metrics:
@@ -312,19 +302,21 @@ class Metrics:
         return self._doubt.counts
 
     def operation_started(self, event: OperationStarted) -> None:
-        self._series_of_operation(event.operation).started.inc()
+        operation = event.operation
+        series = self._series.get((operation.provider, operation.operation)) or self._learn_series(operation)
+        series.started.inc()
 
     def attempt_finished(self, event: AttemptFinished) -> None:
-        attempt, decision = event.attempt, event.decision
+        operation, attempt, decision = event.operation, event.attempt, event.decision
         reading = attempt.classification.result_class
-        series = self._series_of_operation(event.operation)
-        series.attempts(reading).inc()
+        series = self._series.get((operation.provider, operation.operation)) or self._learn_series(operation)
+        series.attempts[reading,].inc()
         measured_s = event.upstream_duration_s
         series.upstream.observe(attempt.duration_s if measured_s is None else measured_s)
         if attempt.classification.shadow_match is not None:
-            self._shadow.row(event.operation.provider, event.operation.operation, attempt.classification.shadow_match)
+            self._shadow.row(operation.provider, operation.operation, attempt.classification.shadow_match)
         if decision.action in _RETRIES:
-            series.retries(reading, self._rules.label(decision.because)).inc()
+            series.retries[reading, self._rules.label(decision.because)].inc()
 
     def call_answered(self, event: CallAnswered) -> None:
         names = (event.provider or "", event.operation_name or "")
@@ -348,8 +340,11 @@ class Metrics:
         self._shadow.call(event)
 
     def operation_ended(self, event: OperationEnded) -> None:
-        self._series_of_operation(event.operation).ended(event.operation.outcome).inc()
-        self.background.fallback_ended(event.operation)
+        operation = event.operation
+        series = self._series.get((operation.provider, operation.operation)) or self._learn_series(operation)
+        series.ended[operation.outcome,].inc()
+        if operation.fallback_from:
+            self.background.fallback_ended(operation)
 
     def doubt_opened(self, event: DoubtOpened) -> None:
         self._series_of_operation(event.operation).unknown.inc()
@@ -400,11 +395,11 @@ class Metrics:
 
     def _series_of_operation(self, operation: Operation) -> _OperationSeries:
         """The series of an operation that was journalled: a policy gave it its names."""
-        found = self._series.get((operation.provider, operation.operation))
-        if found is None:
-            self._names.learn_operation(operation.provider, operation.operation, operation.kind)
-            found = self._series_of_call(operation.provider, operation.operation)
-        return found
+        return self._series.get((operation.provider, operation.operation)) or self._learn_series(operation)
+
+    def _learn_series(self, operation: Operation) -> _OperationSeries:
+        self._names.learn_operation(operation.provider, operation.operation, operation.kind)
+        return self._series_of_call(operation.provider, operation.operation)
 
     def _series_of_call(self, provider: str | None, operation: str | None) -> _OperationSeries:
         """The series of a call, whose names may be anything."""

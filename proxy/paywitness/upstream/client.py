@@ -9,28 +9,157 @@ resets its connection if a byte may have left; whoever cancels has no evidence a
 
 An attempt that times out once its request is written ends with that evidence. Where the caller wants to hear of a late
 answer, its connection is not reset yet but listens on for a bounded time: `late_responses` says how.
+
+`OriginPool` says how many connections an origin may have, which of them is used next, and who waits for one. Busy
+connections (and dials under way) plus idle ones never exceed the bound. Idle ones are used last in, first out, so that
+the fewest stay warm and the rest grow stale in peace. Waiting is first come, first served: whatever is given back goes
+straight to the one who has waited longest, never past him. A connection that only listens for a late answer is none of
+the pool's any more: `late_responses` has a bound of its own. Guarantee: everyone who got a connection or the right to
+dial gives it back exactly once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
+from collections import deque
 from collections.abc import AsyncIterable, Awaitable, Callable
+from enum import Enum
 from functools import partial
 
 from paywitness.clock import SystemClock
 from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
 from paywitness.core.policy import UpstreamTimeouts
+from paywitness.core.record import record
 from paywitness.option_defaults import DEFAULTS
 from paywitness.upstream.connection import UpstreamConnection
 from paywitness.upstream.dial import NotConnected, dial
-from paywitness.upstream.exchange import UpstreamExchange
+from paywitness.upstream.exchange import ResponseParser, StreamResponseParser, UpstreamExchange
 from paywitness.upstream.late_responses import LateResponses, OnLateResponse
-from paywitness.upstream.pool import OriginPool, Pool, PoolGrant, UpstreamLimits
 from paywitness.upstream.request import Origin, StreamRequest, WireRequest, request_bytes
-from paywitness.upstream.response_parser import ResponseParser, StreamResponseParser
 from paywitness.upstream.stream import StreamedResponse, StreamExchange, stream_head_bytes, upload_and_await_head
 from paywitness.upstream.tls import TlsConnection, TlsContexts, TlsSession
+
+
+@record
+class UpstreamLimits:
+    """What is kept finite towards a provider: connections, waiting calls, a connection's age, a response's size."""
+
+    connections_per_origin: int = 256
+    waiting_per_origin: int = 1024
+    idle_s: float = 4.0  # below the 5 s of common servers: whoever closes first must be us
+    age_s: float = 300.0  # so that a change of DNS is noticed
+    calls_per_connection: int = 1000  # nginx closes after 1000
+    response_bytes_max: int = 4 * 1024 * 1024
+
+
+class PoolGrant(Enum):
+    """What one gets who does not get a connection."""
+
+    DIAL = "dial"  # the right to open one
+    NONE = "none"  # nothing became free in time, or too many are waiting already
+
+
+class OriginPool:
+    """The connections to one origin."""
+
+    __slots__ = ("_bounds", "_busy", "_closed", "_idle", "_monotonic", "_waiting")
+
+    def __init__(self, bounds: UpstreamLimits, monotonic: Callable[[], float]) -> None:
+        self._bounds = bounds
+        self._monotonic = monotonic
+        self._busy = 0
+        self._idle: list[UpstreamConnection] = []
+        self._waiting: deque[tuple[asyncio.Future[UpstreamConnection | PoolGrant], bool]] = deque()
+        self._closed = False
+
+    def acquire_idle(self) -> UpstreamConnection | None:
+        """The idle connection that was used last, if one is still good. At once, or not at all."""
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.transport.is_closing():
+                continue
+            if self._monotonic() >= connection.stale_mono:
+                connection.close()
+                continue
+            self._busy += 1
+            return connection
+        return None
+
+    async def acquire(self, *, reuse: bool, timeout_s: float) -> UpstreamConnection | PoolGrant:
+        """If none is idle, or none may be used again: the right to dial one, or one that another call gives back (if
+        `reuse` allows), or the news that there is neither."""
+        if self._make_room():
+            self._busy += 1
+            return PoolGrant.DIAL
+        if self._closed or len(self._waiting) >= self._bounds.waiting_per_origin or timeout_s <= 0:
+            return PoolGrant.NONE
+        return await self._wait(reuse, timeout_s)
+
+    def release(self, connection: UpstreamConnection | None) -> None:
+        """End one's turn. An open connection is the next one's; None, or a closed one, leaves the right to dial."""
+        if connection is not None and (self._closed or connection.transport.is_closing()):
+            connection.close()
+            connection = None
+        while self._waiting:
+            waiter, reuse = self._waiting.popleft()
+            if waiter.done():
+                continue
+            if connection is not None and not reuse:
+                connection.close()
+                connection = None
+            waiter.set_result(PoolGrant.DIAL if connection is None else connection)
+            return  # the turn passed on: as many are busy as before
+        self._busy -= 1
+        if connection is not None:
+            self._idle.append(connection)
+
+    def close(self) -> None:
+        """Close what is idle and send the waiting away. What is busy closes when it is given back."""
+        self._closed = True
+        while self._idle:
+            self._idle.pop().close()
+        for waiter, _ in self._waiting:
+            if not waiter.done():
+                waiter.set_result(PoolGrant.NONE)
+        self._waiting.clear()
+
+    def _make_room(self) -> bool:
+        """Whether one more may be opened. The oldest idle connection gives way where it must."""
+        if self._closed or self._busy >= self._bounds.connections_per_origin:
+            return False
+        if self._busy + len(self._idle) >= self._bounds.connections_per_origin:
+            self._idle.pop(0).close()
+        return True
+
+    async def _wait(self, reuse: bool, timeout_s: float) -> UpstreamConnection | PoolGrant:
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[UpstreamConnection | PoolGrant] = loop.create_future()
+        entry = (waiter, reuse)
+        self._waiting.append(entry)
+        timer = loop.call_later(timeout_s, _give_up, waiter)
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            # The turn may have come in the very moment of the cancellation: then it must go on to the next.
+            if waiter.done() and not waiter.cancelled():
+                grant = waiter.result()
+                if grant is not PoolGrant.NONE:
+                    self.release(grant if isinstance(grant, UpstreamConnection) else None)
+            raise
+        finally:
+            timer.cancel()
+            with contextlib.suppress(ValueError):  # served, and so no longer in the queue
+                self._waiting.remove(entry)
+
+
+def _give_up(waiter: asyncio.Future[UpstreamConnection | PoolGrant]) -> None:
+    if not waiter.done():
+        waiter.set_result(PoolGrant.NONE)
+
+
+# --- Client
 
 _POOL_EXHAUSTED = NotConnected(
     NetworkPhase.RESOLVING, WireFault.POOL_EXHAUSTED, "no connection to the provider became free in time"
@@ -65,7 +194,8 @@ class UpstreamClient:
         `late_responses_max` do so at a time.
         """
         self._bounds = bounds or UpstreamLimits()
-        self._pool = Pool(self._bounds)
+        self._origin_pools: dict[Origin, OriginPool] = {}  # policies name origins, so there are as many as those name
+        self._closed = False
         self._tls_contexts = TlsContexts(ssl_context)
         self._monotonic = monotonic
         self._at_failpoint = at_failpoint
@@ -92,7 +222,7 @@ class UpstreamClient:
         """
         payload = request_bytes(origin, request)
         began_mono = self._monotonic()
-        origin_pool = self._pool.origin_pool(origin)
+        origin_pool = self._origin_pools.get(origin) or self._new_origin_pool(origin)
         ready = await self._ready(origin_pool, origin, timeouts, reuse=reuse)
         if isinstance(ready, NotConnected):
             return self._not_sent(ready, began_mono)
@@ -104,7 +234,7 @@ class UpstreamClient:
                 return self._not_sent(over, began_mono, reused=reused)
             parser = ResponseParser(head_only=request.method == "HEAD", body_bytes_max=self._bounds.response_bytes_max)
             exchange = UpstreamExchange(asyncio.get_running_loop().create_future(), parser, timeouts)
-            connection.begin(exchange, payload, _user_timeout_ms(timeouts))
+            connection.begin(exchange, payload)
             await self._at_failpoint("upstream_written")
             if on_late is not None:
                 exchange.take_over = partial(
@@ -135,7 +265,7 @@ class UpstreamClient:
         """
         opening = stream_head_bytes(origin, request, has_body=body is not None)
         began_mono = self._monotonic()
-        origin_pool = self._pool.origin_pool(origin)
+        origin_pool = self._origin_pools.get(origin) or self._new_origin_pool(origin)
         ready = await self._ready(origin_pool, origin, timeouts, reuse=True)
         if isinstance(ready, NotConnected):
             return self._not_sent(ready, began_mono)
@@ -144,7 +274,7 @@ class UpstreamClient:
         done = asyncio.get_running_loop().create_future()
         exchange = StreamExchange(done, parser, timeouts, connection, origin_pool, request_complete=body is None)
         try:
-            connection.begin(exchange, opening, _user_timeout_ms(timeouts))
+            connection.begin(exchange, opening)
             await self._at_failpoint("upstream_written")
             await upload_and_await_head(connection, exchange, request, body)
         except BaseException:  # the body's own, or cancelled
@@ -158,17 +288,27 @@ class UpstreamClient:
         """Close what is idle and reset what only listens; calls under way run on to their end. Afterwards nothing new
         is dialled."""
         self._late_responses.close()
-        self._pool.close()
+        self._closed = True
+        for origin_pool in self._origin_pools.values():
+            origin_pool.close()
         await asyncio.sleep(0)  # transports let go of their sockets in the next turn of the loop
 
     # -- a connection ------------------------------------------------------------------------------------------------
+
+    def _new_origin_pool(self, origin: Origin) -> OriginPool:
+        origin_pool = self._origin_pools[origin] = OriginPool(self._bounds, self._monotonic)
+        if self._closed:
+            origin_pool.close()
+        return origin_pool
 
     async def _ready(
         self, origin_pool: OriginPool, origin: Origin, timeouts: UpstreamTimeouts, *, reuse: bool
     ) -> tuple[UpstreamConnection, bool] | NotConnected:
         """A connection on which an exchange may begin, and whether it is a kept one. The caller gives it back."""
         deadline_mono = self._monotonic() + timeouts.connect_s
-        grant = await origin_pool.acquire(reuse=reuse, timeout_s=timeouts.connect_s)
+        grant: UpstreamConnection | PoolGrant | None = origin_pool.acquire_idle() if reuse else None
+        if grant is None:
+            grant = await origin_pool.acquire(reuse=reuse, timeout_s=timeouts.connect_s)
         if grant is PoolGrant.NONE:
             return _POOL_EXHAUSTED
         ready = False
@@ -203,19 +343,19 @@ class UpstreamClient:
     async def _open(
         self, origin: Origin, timeouts: UpstreamTimeouts, deadline_mono: float
     ) -> UpstreamConnection | NotConnected:
-        user_timeout_ms = _user_timeout_ms(timeouts)
         try:
             tls = TlsSession(self._tls_contexts.context_for(origin.trust), origin.host) if origin.secure else None
         except OSError as error:  # ssl.SSLError is one
             detail = f"a file of its policy's tls cannot be used: {error.strerror or type(error).__name__}"
             return NotConnected(NetworkPhase.HANDSHAKING, WireFault.TLS_FAILURE, detail)
-        dialled = await dial(origin, deadline_mono, user_timeout_ms, self._monotonic)
+        first_byte_s = timeouts.first_byte_s
+        dialled = await dial(origin, deadline_mono, first_byte_s, self._monotonic)
         if isinstance(dialled, NotConnected):
             return dialled
         if tls is None:
-            connection = UpstreamConnection(dialled, self._bounds, user_timeout_ms, self._monotonic)
+            connection = UpstreamConnection(dialled, self._bounds, first_byte_s, self._monotonic)
         else:
-            connection = TlsConnection(dialled, tls, timeouts.tls_s, self._bounds, user_timeout_ms, self._monotonic)
+            connection = TlsConnection(dialled, tls, timeouts.tls_s, self._bounds, first_byte_s, self._monotonic)
         failure = await connection.start()
         return connection if failure is None else failure
 
@@ -223,7 +363,3 @@ class UpstreamClient:
         return Evidence(
             why.phase, 0, why.fault, None, why.detail, self._monotonic() - began_mono, reused_connection=reused
         )
-
-
-def _user_timeout_ms(timeouts: UpstreamTimeouts) -> int:
-    return max(1, int(timeouts.first_byte_s * 1000))

@@ -1,6 +1,6 @@
 """One connection: what was written on it, what came back, and when it must be reset.
 
-An asyncio protocol over a plain TCP socket; `secure` puts TLS on top of it. The first try at a write goes straight to
+An asyncio protocol over a plain TCP socket; `tls` puts TLS on top of it. The first try at a write goes straight to
 the socket, so that what the kernel took is a number and not a guess.
 
 Rules that must hold:
@@ -30,7 +30,8 @@ from paywitness.upstream.dial import NotConnected, set_user_timeout
 from paywitness.upstream.exchange import UpstreamExchange
 
 if TYPE_CHECKING:
-    from paywitness.upstream.pool import UpstreamLimits  # the pool imports this module
+    from paywitness.upstream.client import UpstreamLimits  # the client imports this module
+    from paywitness.upstream.tls import TlsSession
 
 _NO_BYTES = struct.pack("i", 0)
 _LINGER_RESET = struct.pack("ii", 1, 0)  # close() then sends RST and drops what the kernel still holds
@@ -51,8 +52,10 @@ class UpstreamConnection(asyncio.Protocol):
 
     ready_phase = NetworkPhase.CONNECTING  # how far it had got when it was ready to write
 
+    tls: TlsSession | None = None  # a connection with TLS has one
+
     def __init__(
-        self, connected: socket.socket, bounds: UpstreamLimits, user_timeout_ms: int, monotonic: Callable[[], float]
+        self, connected: socket.socket, bounds: UpstreamLimits, first_byte_s: float, monotonic: Callable[[], float]
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._monotonic = monotonic
@@ -60,8 +63,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._poll = select.poll()
         self._poll.register(connected, select.POLLIN)
         self._bounds = bounds
-        self._user_timeout_ms = user_timeout_ms
-        self._transport: asyncio.Transport
+        self._first_byte_s = first_byte_s  # by which the kernel bounds its own deliveries
+        self.transport: asyncio.Transport
         self._exchange: UpstreamExchange | None = None
         self._calls = 0
         self._reads_only = False  # the request under way is a GET
@@ -71,7 +74,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._timer_mono = 0.0
         now = monotonic()
         self._ages_mono = now + bounds.age_s
-        self._stale_mono = now + bounds.idle_s
+        self.stale_mono = now + bounds.idle_s  # idle from then on, the peer may be closing it at any moment
 
     async def start(self) -> NotConnected | None:
         """Join the loop. On anything but None the connection is closed."""
@@ -83,60 +86,47 @@ class UpstreamConnection(asyncio.Protocol):
         return None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=0)  # so that resume_writing means: the kernel has it all
-
-    # -- what TLS does otherwise -------------------------------------------------------------------------------------
-
-    def _seal(self, payload: bytes) -> bytes:
-        """The payload as it goes on the wire. Never shorter than the payload."""
-        return payload
-
-    def _close_notify(self) -> bytes:
-        """What is said before a close in peace."""
-        return b""
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(high=0)  # so that resume_writing means: the kernel has it all
 
     # -- between exchanges -------------------------------------------------------------------------------------------
 
     @property
     def open(self) -> bool:
-        return not self._transport.is_closing()
-
-    @property
-    def stale(self) -> bool:
-        """Idle for so long that the peer may be closing it at this very moment."""
-        return self._monotonic() >= self._stale_mono
+        return not self.transport.is_closing()
 
     def is_usable(self) -> bool:
         """Whether an exchange may begin. Asks the kernel too: an end that has arrived but was not read yet counts."""
-        return not self._transport.is_closing() and not self._poll.poll(0)
+        return not self.transport.is_closing() and not self._poll.poll(0)
 
     def close(self) -> None:
         """End in peace: nothing is owed."""
-        if not self._transport.is_closing():
-            self._push(self._close_notify())
-            self._transport.close()
+        if not self.transport.is_closing():
+            if self.tls is not None:
+                self._push(self.tls.close_notify())
+            self.transport.close()
 
     def reset(self) -> bool:
         """End by RST and drop what was not delivered. False if the connection was gone already."""
         if self._socket.fileno() < 0:
             return False
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
-        self._transport.abort()
+        self.transport.abort()
         return True
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
-    def begin(self, exchange: UpstreamExchange, payload: bytes, user_timeout_ms: int) -> None:
+    def begin(self, exchange: UpstreamExchange, payload: bytes) -> None:
         """Write a request. From here on the exchange is told what happens, and is always concluded."""
-        if user_timeout_ms != self._user_timeout_ms:
-            set_user_timeout(self._socket, user_timeout_ms)
-            self._user_timeout_ms = user_timeout_ms
+        first_byte_s = exchange.timeouts.first_byte_s
+        if first_byte_s != self._first_byte_s:
+            set_user_timeout(self._socket, first_byte_s)
+            self._first_byte_s = first_byte_s
         self._exchange = exchange
         self._reads_only = payload.startswith(b"GET ")
         self._calls += 1
         self._handed_bytes = 0
-        raw = self._seal(payload)
+        raw = payload if self.tls is None else self.tls.encrypt(payload)  # never shorter than the payload
         exchange.phase = _SENDING
         exchange.bytes_total = len(payload)
         write_error = self._push(raw)
@@ -154,7 +144,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self._exchange is not exchange:
             return
         exchange.bytes_total += len(payload)
-        write_error = self._push(self._seal(payload))
+        write_error = self._push(payload if self.tls is None else self.tls.encrypt(payload))
         if write_error is not None:
             self._fail(exchange, WireFault.RESET, "the connection was reset while the request was written")
         else:
@@ -164,11 +154,11 @@ class UpstreamConnection(asyncio.Protocol):
         """Give bytes to the kernel, what it does not take to the transport. The error, if it took nothing at all."""
         if not raw:
             return None
-        if self._transport.is_closing():
+        if self.transport.is_closing():
             return OSError(errno.ENOTCONN, "closing")
         self._handed_bytes += len(raw)
         sent = 0
-        if not self._transport.get_write_buffer_size():
+        if not self.transport.get_write_buffer_size():
             try:
                 sent = self._socket.send(raw)
             except (BlockingIOError, InterruptedError):
@@ -176,33 +166,28 @@ class UpstreamConnection(asyncio.Protocol):
             except OSError as error:
                 return error
         if sent < len(raw):
-            self._transport.write(memoryview(raw)[sent:])
+            self.transport.write(memoryview(raw)[sent:])
         return None
 
     def _note_written(self, exchange: UpstreamExchange) -> None:
         now = self._monotonic()
-        if self._transport.get_write_buffer_size():
+        if self.transport.get_write_buffer_size():
             exchange.writing(now)
         else:
             exchange.flushed(now)
-        self._arm_timer(exchange.expires_mono, now)
-
-    def resume_writing(self) -> None:
-        exchange = self._exchange
-        if exchange is not None and not exchange.drained:
-            now = self._monotonic()
-            exchange.flushed(now)
+        if self._timer is None or self._timer_mono > exchange.expires_mono:
             self._arm_timer(exchange.expires_mono, now)
 
-    # -- hearing -----------------------------------------------------------------------------------------------------
+    def resume_writing(self) -> None:
+        if self._exchange is not None and not self._exchange.drained:
+            self._note_written(self._exchange)
 
-    def data_received(self, data: bytes) -> None:
-        self._receive(data)
+    # -- hearing -----------------------------------------------------------------------------------------------------
 
     def eof_received(self) -> None:
         self._receive_eof(proper=True)
 
-    def _receive(self, data: bytes) -> None:
+    def data_received(self, data: bytes) -> None:
         exchange = self._exchange
         if exchange is None:
             self.close()
@@ -219,17 +204,18 @@ class UpstreamConnection(asyncio.Protocol):
         else:
             now = self._monotonic()
             exchange.received(now)
-            self._arm_timer(exchange.expires_mono, now)
+            if self._timer is None or self._timer_mono > exchange.expires_mono:
+                self._arm_timer(exchange.expires_mono, now)
             exchange.progressed()
 
     def pause(self) -> None:
         """Let the peer wait."""
         if self.open:
-            self._transport.pause_reading()
+            self.transport.pause_reading()
 
     def resume(self) -> None:
-        if self.open and not self._transport.is_reading():
-            self._transport.resume_reading()
+        if self.open and not self.transport.is_reading():
+            self.transport.resume_reading()
 
     def _receive_eof(self, *, proper: bool) -> None:
         """The peer will say no more. Only a proper end can end a body that has no other."""
@@ -265,7 +251,10 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _complete(self, exchange: UpstreamExchange) -> None:
         exchange.phase = _COMPLETE
-        self._count(exchange)
+        if exchange.drained:
+            exchange.bytes_written = exchange.bytes_total
+        else:
+            self._count(exchange)
         parser = exchange.parser
         exchange.repeated = self._is_copy(exchange)
         if not exchange.drained:  # answered before we had written it all: the rest must not arrive after the answer
@@ -301,8 +290,9 @@ class UpstreamConnection(asyncio.Protocol):
         if idle_s <= 0 or now >= self._ages_mono:
             self.close()
             return
-        self._stale_mono = now + idle_s
-        self._arm_timer(self._stale_mono, now, slack_s=_IDLE_SLACK_S)
+        self.stale_mono = now + idle_s
+        if self._timer is None or self._timer_mono > self.stale_mono + _IDLE_SLACK_S:
+            self._arm_timer(self.stale_mono, now)
 
     def abandon(self, exchange: UpstreamExchange) -> None:
         """Whoever waited for this exchange is gone. If it, or what listens on in its place, is still under way, that
@@ -324,7 +314,8 @@ class UpstreamConnection(asyncio.Protocol):
         exchange.listening_s = late.expires_mono - now
         self._count(exchange)
         self._exchange = late
-        self._arm_timer(late.expires_mono, now)
+        if self._timer is None or self._timer_mono > late.expires_mono:
+            self._arm_timer(late.expires_mono, now)
         exchange.conclude()
 
     def _all_acknowledged(self) -> bool:
@@ -345,17 +336,15 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _count(self, exchange: UpstreamExchange) -> None:
         """What the kernel took. What is sealed is never shorter: the lesser of both is not too low."""
-        taken_bytes = self._handed_bytes - self._transport.get_write_buffer_size()
+        taken_bytes = self._handed_bytes - self.transport.get_write_buffer_size()
         exchange.bytes_written = min(exchange.bytes_total, taken_bytes)
 
     # -- time --------------------------------------------------------------------------------------------------------
 
-    def _arm_timer(self, when_mono: float, now: float, slack_s: float = 0.0) -> None:
-        """See to it that `_check_timer` runs by then. A timer that fires early looks and sets itself again: moving one
-        costs more than that, and most calls are over long before."""
+    def _arm_timer(self, when_mono: float, now: float) -> None:
+        """Let `_check_timer` run by then. If a timer fires earlier, this is not called: that one looks and sets itself
+        again. Moving one costs more than that, and most calls are over long before."""
         if self._timer is not None:
-            if self._timer_mono <= when_mono + slack_s:
-                return
             self._timer.cancel()
         self._timer_mono = when_mono
         self._timer = self._loop.call_later(max(when_mono - now, 0.001), self._check_timer)
@@ -364,7 +353,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._timer = None
         now = self._monotonic()
         exchange = self._exchange
-        ends_mono = self._stale_mono if exchange is None else exchange.expires_mono
+        ends_mono = self.stale_mono if exchange is None else exchange.expires_mono
         if now < ends_mono:
             self._arm_timer(ends_mono, now)
         elif exchange is None:

@@ -43,7 +43,7 @@ _PRIVATE = NotConnected(
 async def dial(
     origin: Origin,
     deadline_mono: float,
-    user_timeout_ms: int,
+    first_byte_s: float,
     monotonic: Callable[[], float],
     *,
     only_public: bool = False,
@@ -61,7 +61,7 @@ async def dial(
         share_s = (deadline_mono - monotonic()) / (len(addresses) - position)
         if share_s <= 0:
             break
-        outcome = await _connect(address, share_s, user_timeout_ms)
+        outcome = await _connect(address, share_s, first_byte_s)
         if not isinstance(outcome, NotConnected):
             break
     return outcome
@@ -94,14 +94,14 @@ def _literal(origin: Origin) -> _Address | None:
     return family, (origin.host, origin.port)
 
 
-async def _connect(address: _Address, timeout_s: float, user_timeout_ms: int) -> socket.socket | NotConnected:
+async def _connect(address: _Address, timeout_s: float, first_byte_s: float) -> socket.socket | NotConnected:
     family, endpoint = address
     connecting: socket.socket | None = None
     try:
         connecting = socket.socket(family, socket.SOCK_STREAM)
         connecting.setblocking(False)
         connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        set_user_timeout(connecting, user_timeout_ms)
+        set_user_timeout(connecting, first_byte_s)
         async with asyncio.timeout(timeout_s):
             await asyncio.get_running_loop().sock_connect(connecting, endpoint)
     except TimeoutError:
@@ -120,10 +120,10 @@ async def _connect(address: _Address, timeout_s: float, user_timeout_ms: int) ->
     return connecting
 
 
-def set_user_timeout(connected: socket.socket, user_timeout_ms: int) -> None:
+def set_user_timeout(connected: socket.socket, first_byte_s: float) -> None:
     """Bound how long the kernel goes on delivering on its own. Without it a black-holed request arrives half a minute
     after we gave up, even after this process was killed."""
-    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, user_timeout_ms)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, int(first_byte_s * 1000)))
 
 
 def _close(connecting: socket.socket | None) -> None:
@@ -138,7 +138,7 @@ def _timed_out() -> NotConnected:
 # --- Tunnels
 
 _TUNNEL_CONNECT_S = 10.0
-_TUNNEL_USER_TIMEOUT_MS = 30_000
+_TUNNEL_USER_TIMEOUT_S = 30.0
 
 
 class PublicTunnelDialer:
@@ -152,7 +152,7 @@ class PublicTunnelDialer:
         """
         clock = SystemClock()
         origin, deadline_mono = Origin("https", host, port), clock.mono() + _TUNNEL_CONNECT_S
-        dialled = await dial(origin, deadline_mono, _TUNNEL_USER_TIMEOUT_MS, clock.mono, only_public=True)
+        dialled = await dial(origin, deadline_mono, _TUNNEL_USER_TIMEOUT_S, clock.mono, only_public=True)
         if isinstance(dialled, NotConnected):
             return dialled.detail
         self._own_addresses[protocol] = _unmapped_address(dialled.getsockname())

@@ -1,18 +1,362 @@
-"""One request and its answer on one connection: the running record from which Evidence is made.
+"""One request and its response on one connection: the bytes of the response, and the running record from which Evidence
+is made. No socket, no clock.
 
-It holds the facts (how far, how much, what came back) and the moment at which the present phase has lasted too long. It
-does no I/O: the connection tells it what happened. The rule: phases only go forward, and when two are possible the
+`ResponseParser` makes of the bytes a response, or the reason why they are none. httptools judges the head and reads the
+chunks. In front of it stands a grammar of our own for the raw head, because httptools lets pass what a payment must not
+rest on: two codings, a repeated coding, any version number, empty lines before and after a message. A head must satisfy
+both. The rule: framing that can be read in two ways is refused, never repaired; and a response, once complete and
+soundly framed, is not spoilt by what follows it (the connection is).
+
+`UpstreamExchange` holds the facts (how far, how much, what came back) and the moment at which the present phase has
+lasted too long. The connection tells it what happened. The rule: phases only go forward, and when two are possible the
 record says the later one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
+from hashlib import blake2b
 
-from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
+import httptools
+
+from paywitness.core.credential_and_hop_headers import TOKEN_BYTE_CLASS
+from paywitness.core.evidence import Evidence, NetworkPhase, Response, WireFault
 from paywitness.core.policy import UpstreamTimeouts
-from paywitness.upstream.response_parser import ResponseParser
+
+# --- The response's bytes
+
+HEAD_BYTES_MAX = 64 * 1024
+HEADERS_MAX = 128
+INTERIM_MAX = 8  # informational responses before the final one
+
+# Chunk sizes, extensions and trailers carry no body. They may take this much, plus eight bytes for every byte of body:
+# the tersest honest server spends five a chunk.
+_CHUNK_OVERHEAD_BYTES = 64 * 1024
+_CHUNK_OVERHEAD_RATIO = 8
+
+_HEAD = re.compile(
+    rb"HTTP/1\.[01] [1-9][0-9]{2}(?: [\t\x20-\x7e\x80-\xff]*+)?\r\n"
+    rb"(?:" + TOKEN_BYTE_CLASS + rb"++:[\t\x20-\x7e\x80-\xff]*+\r\n)*"
+    rb"\r\n"
+)
+_HEADER = re.compile(rb"\r\n([^:\r]++):[ \t]*+([^\r]*+)")  # in a head that has passed the grammar
+_BEGINNING = b"HTTP/1."
+_BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
+_HEAD_FAULTS = (  # words for a head that the grammar refused; the first that fits
+    (re.compile(rb"\x00"), "a NUL in the head"),
+    (re.compile(rb"\r(?!\n)"), "a bare carriage return in the head"),
+    (re.compile(rb"\r\n[ \t]"), "a folded header"),
+    (re.compile(rb"\AHTTP/1\.[01] [1-9][0-9]{2}[ \r]"), "a malformed header line"),
+)
+_FRAMING = re.compile(rb"\r\n(content-length|transfer-encoding|keep-alive):([^\r]*)")
+_KEEP_ALIVE_TIMEOUT = re.compile(rb"(?:^|[,\s])timeout=(\d{1,6})(?:$|[,\s])")
+
+_DIGIT_1 = 0x31
+_LENGTH_DIGITS_MAX = 18
+_BODILESS = (b"204", b"304")
+
+# Where the reader is. Plain numbers: on this path a member of an enum costs more to name than to compare.
+_IN_HEAD, _BY_LENGTH, _BY_CHUNKS, _UNTIL_CLOSE, _OVER = range(5)
+
+
+class ResponseParser:
+    """Reads one answer. Feed it until `complete` or `fault`; nothing after that changes what it found."""
+
+    __slots__ = (
+        "_body",
+        "_body_bytes_max",
+        "_expected",
+        "_head_only",
+        "_held",
+        "_interim",
+        "_overhead",
+        "_parser",
+        "_stage",
+        "_tail",
+        "body_bytes",
+        "complete",
+        "detail",
+        "fault",
+        "headers",
+        "keep_alive",
+        "keep_alive_s",
+        "leftover",
+        "reason",
+        "status_code",
+        "trailers",
+    )
+
+    def __init__(self, *, head_only: bool, body_bytes_max: int | None) -> None:
+        self._head_only = head_only  # the request was a HEAD: its answer has no body, whatever it says
+        self._body_bytes_max = body_bytes_max
+        self._stage = _IN_HEAD
+        self._held = bytearray()  # of a head that has not all arrived
+        self._interim = 0
+        self._expected = 0  # bytes still to come under Content-Length
+        self._overhead = 0
+        self._tail = b""
+        self._body: bytes | bytearray = b""
+        self._parser: httptools.HttpResponseParser | None = None
+        self.body_bytes = 0
+        self.status_code = 0  # of the final response; 0 until its head is there
+        self.reason = b""
+        self.headers: tuple[tuple[bytes, bytes], ...] = ()
+        self.trailers: tuple[tuple[bytes, bytes], ...] = ()  # read by `StreamResponseParser` alone
+        self.keep_alive = False
+        self.keep_alive_s: int | None = None  # how long the server says it keeps an idle connection
+        self.complete = False
+        self.leftover = False  # bytes came after the end of the response: the connection is spoilt, the response is not
+        self.fault: WireFault | None = None
+        self.detail = ""
+
+    @property
+    def interim_only(self) -> bool:
+        """Informational responses came, and of the final one not a byte."""
+        return self._interim > 0 and self._stage == _IN_HEAD and not self._held and not self.fault
+
+    def response(self) -> Response:
+        """The complete response."""
+        return Response(self.status_code, self.reason, self.headers, bytes(self._body), self._stage == _UNTIL_CLOSE)
+
+    def digest(self) -> bytes:
+        """Of the whole answer."""
+        found = blake2b(self.reason, digest_size=16, key=b"%d" % self.status_code)
+        for name, value in self.headers:
+            found.update(b"%b:%b\n" % (name, value))
+        found.update(self._body)
+        return found.digest()
+
+    def take_body(self) -> bytes:
+        """The body that has arrived since the last call; it is not kept."""
+        taken = bytes(self._body)
+        self._body = b""
+        return taken
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of body that nobody has taken yet."""
+        return len(self._body)
+
+    # -- what arrives ------------------------------------------------------------------------------------------------
+
+    def feed(self, data: bytes) -> None:
+        """Read on."""
+        if self._stage == _IN_HEAD:
+            data = self._feed_head(data)
+            if not data or self.fault:
+                return
+        if self.complete:
+            self.leftover = True
+        elif self._stage != _BY_LENGTH:
+            self._feed_unsized(data)
+        else:
+            if len(data) > self._expected:
+                data = data[: self._expected]
+                self.leftover = True
+            self._expected -= len(data)
+            self.body_bytes += len(data)
+            # Most bodies come in one read, and are kept as they came.
+            self._body = self._body_and(data) if self._body else data
+            if not self._expected:
+                self.complete, self._stage = True, _OVER
+
+    def finish(self) -> None:
+        """The peer ended the stream properly. This is the end of the body where nothing else says where it ends."""
+        if self._stage == _UNTIL_CLOSE and self.fault is None:
+            self.complete = True
+
+    # -- the head ----------------------------------------------------------------------------------------------------
+
+    def _feed_head(self, data: bytes) -> bytes:
+        """Read on in the head, and return what is behind its end."""
+        seen = len(self._held)
+        if seen:
+            self._held += data
+            data = bytes(self._held)
+        while not self.fault and not self.complete and self._stage == _IN_HEAD:
+            end = data.find(b"\r\n\r\n", max(0, seen - 3)) + 4
+            if end < 4:
+                self._hold_head(data, seen)
+                return b""
+            head, data, seen = data[:end], data[end:], 0
+            self._held.clear()
+            self._read_head(head)
+        return data
+
+    def _hold_head(self, data: bytes, seen: int) -> None:
+        """Keep an incomplete head, unless no continuation can make it a good one: waiting would only hide why."""
+        self._refuse_early(data, seen)
+        if not self.fault and not seen:
+            self._held += data
+
+    def _refuse_early(self, data: bytes, seen: int = 0) -> None:
+        """Refuse what shows before a head is whole; first of a whole one too, or its cuts would choose the reason."""
+        if not data.startswith(_BEGINNING[: len(data)]):
+            self._refuse("the answer does not begin like HTTP/1")
+        elif _BARE_LINE_FEED.search(data, max(0, seen - 1), HEAD_BYTES_MAX):
+            self._refuse("a bare line feed in the head")
+        elif len(data) > HEAD_BYTES_MAX:
+            self._refuse("the head is too large", WireFault.OVERSIZED)
+
+    def _read_head(self, head: bytes) -> None:
+        headers = head.count(b"\r\n") - 2
+        if len(head) > HEAD_BYTES_MAX or headers > HEADERS_MAX or not _HEAD.fullmatch(head):
+            self._refuse_early(head)
+            if not self.fault:
+                self._refuse_whole(head, headers)
+            return
+        if head[9] == _DIGIT_1:
+            self._skip_interim(head[9:12])
+            return
+        parser = self._parser = httptools.HttpResponseParser(self)
+        try:
+            parser.feed_data(head)
+        except httptools.HttpParserError as error:
+            self._refuse(f"a malformed head: {error}")
+            return
+        line_end = head.index(b"\r\n")
+        self.headers = tuple(_HEADER.findall(head, line_end))
+        self._choose_framing(head)
+        if self._stage != _BY_CHUNKS:
+            self._parser = None
+        if self.fault is None:
+            self.status_code = int(head[9:12])
+            self.reason = head[13:line_end]
+
+    def _refuse_whole(self, head: bytes, headers: int) -> None:
+        if headers > HEADERS_MAX:
+            self._refuse("too many headers", WireFault.OVERSIZED)
+        else:
+            self._refuse(_head_fault_detail(head))
+
+    def _skip_interim(self, status_code: bytes) -> None:
+        self._interim += 1
+        if status_code == b"101":
+            self._refuse("it switched protocols; nobody asked")
+        elif self._interim > INTERIM_MAX:
+            self._refuse("too many informational responses")
+
+    def _choose_framing(self, head: bytes) -> None:
+        found: dict[bytes, bytes] = {}
+        for name, value in _FRAMING.findall(head.lower()):
+            # Each may come once. Repeated, even with equal values, it no longer says one thing.
+            found[name] = b"repeated" if name in found else value.strip(b" \t")
+        length, coding = found.get(b"content-length"), found.get(b"transfer-encoding")
+        http_1_1 = head[7] == _DIGIT_1
+        self.keep_alive = self.keep_alive and http_1_1
+        if timeout := _KEEP_ALIVE_TIMEOUT.search(found.get(b"keep-alive", b"")):
+            self.keep_alive_s = int(timeout[1])
+        if coding is not None and (coding != b"chunked" or length is not None or not http_1_1):
+            self._refuse("a transfer coding other than chunked alone")
+        elif length is not None and (not length.isdigit() or len(length) > _LENGTH_DIGITS_MAX):
+            self._refuse("not one Content-Length that is a length")
+        elif self._head_only or head[9:12] in _BODILESS:
+            self.complete, self._stage = True, _OVER
+        elif length is None:
+            self._stage = _UNTIL_CLOSE if coding is None else _BY_CHUNKS
+        elif self._body_bytes_max is not None and int(length) > self._body_bytes_max:
+            self._stage = _BY_LENGTH
+            self._refuse("the answer is larger than its bound", WireFault.OVERSIZED)
+        else:
+            self._expected = int(length)
+            self.complete, self._stage = (False, _BY_LENGTH) if self._expected else (True, _OVER)
+
+    # -- the body ----------------------------------------------------------------------------------------------------
+
+    def _feed_unsized(self, data: bytes) -> None:
+        """Read on in a body of which nobody has said how long it is."""
+        if self._stage == _BY_CHUNKS and self._parser is not None:
+            self._feed_chunks(self._parser, data)
+        else:
+            self.on_body(data)
+        if self._body_bytes_max is not None and self.body_bytes > self._body_bytes_max:
+            self.complete = False
+            self._refuse("the answer is larger than its bound", WireFault.OVERSIZED)
+
+    def _feed_chunks(self, parser: httptools.HttpResponseParser, data: bytes) -> None:
+        before = self.body_bytes
+        self._tail = (self._tail + data[-6:])[-6:]
+        try:
+            parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            if not self.complete:
+                self._refuse(f"a malformed chunk: {error}")
+                return
+            self.leftover = True
+        self._overhead += len(data) - (self.body_bytes - before)
+        if self.complete:
+            self._parser = None
+            # httptools swallows empty lines after a message. A chunked message ends in exactly one: the line before it
+            # is the last chunk's size or a trailer, and neither is empty.
+            if not self._tail.endswith(b"\r\n\r\n") or self._tail == b"\r\n\r\n\r\n":
+                self.leftover = True
+        elif self._overhead > _CHUNK_OVERHEAD_BYTES + _CHUNK_OVERHEAD_RATIO * self.body_bytes:
+            self._refuse("more chunk framing than body", WireFault.OVERSIZED)
+
+    def _body_and(self, data: bytes) -> bytearray:
+        body = bytearray(self._body) if isinstance(self._body, bytes) else self._body
+        body += data
+        return body
+
+    def _refuse(self, detail: str, fault: WireFault = WireFault.MALFORMED) -> None:
+        self.fault = fault
+        self.detail = detail
+        self._parser = None
+
+    # -- called by httptools -----------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        if self.complete:
+            self.leftover = True
+
+    def on_headers_complete(self) -> None:
+        # Asked now, because afterwards it has forgotten. Only for the first head: a second one is nobody's.
+        if self._stage == _IN_HEAD and self._parser is not None:
+            self.keep_alive = self._parser.should_keep_alive()
+
+    def on_body(self, data: bytes) -> None:
+        if self.complete:  # of a second message in the same read
+            return
+        self.body_bytes += len(data)
+        self._body = self._body_and(data) if self._body else data
+
+    def on_message_complete(self) -> None:
+        if self._stage == _BY_CHUNKS:
+            self.complete = True
+
+
+class StreamResponseParser(ResponseParser):
+    """Reads a response that is passed on in pieces, its trailers too. What no policy reads must not lose them."""
+
+    __slots__ = ("_bytes_without_body",)
+
+    def __init__(self, *, head_only: bool, body_bytes_max: int | None) -> None:
+        super().__init__(head_only=head_only, body_bytes_max=body_bytes_max)
+        self._bytes_without_body = 0
+
+    def _feed_chunks(self, parser: httptools.HttpResponseParser, data: bytes) -> None:
+        before = self.body_bytes
+        super()._feed_chunks(parser, data)
+        self._bytes_without_body = 0 if self.body_bytes > before else self._bytes_without_body + len(data)
+        if not self.complete and self._bytes_without_body > HEAD_BYTES_MAX:
+            self._refuse("the trailers are too large", WireFault.OVERSIZED)  # httptools holds an unfinished one
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Called for the head too, which `headers` has from the raw bytes."""
+        if self._stage == _BY_CHUNKS and not self.complete and len(self.trailers) < HEADERS_MAX:
+            self.trailers += ((name, value),)
+
+
+def _head_fault_detail(head: bytes) -> str:
+    for pattern, detail in _HEAD_FAULTS:
+        if pattern.search(head):
+            return detail
+    return "a malformed status line"
+
+
+# --- The record
 
 # Bound once: on the path of every call, naming a member of an enum costs more than all else that is done with it.
 _CONNECTING = NetworkPhase.CONNECTING
@@ -34,7 +378,6 @@ class UpstreamExchange:
 
     __slots__ = (
         "_response_ends_mono",
-        "_timeouts",
         "bytes_total",
         "bytes_written",
         "detail",
@@ -50,6 +393,7 @@ class UpstreamExchange:
         "request_complete",
         "reset_by_us",
         "take_over",
+        "timeouts",
     )
 
     last = False  # whether no other exchange may follow on its connection, however it ends
@@ -72,7 +416,7 @@ class UpstreamExchange:
         self.drained = False  # and the kernel has taken all of it
         self.expires_mono = 0.0
         self.expiry: WireFault = _WRITE_TIMEOUT
-        self._timeouts = timeouts
+        self.timeouts = timeouts
         self._response_ends_mono = 0.0
 
     @property
@@ -82,7 +426,7 @@ class UpstreamExchange:
 
     def writing(self, now: float) -> None:
         """Something was handed over that the kernel has not taken yet."""
-        self.expires_mono = now + self._timeouts.write_s
+        self.expires_mono = now + self.timeouts.write_s
         self.expiry = _WRITE_TIMEOUT
 
     def flushed(self, now: float) -> None:
@@ -95,7 +439,7 @@ class UpstreamExchange:
         if self._response_ends_mono:
             self._await_more(now)
         else:
-            self.expires_mono = now + self._timeouts.first_byte_s
+            self.expires_mono = now + self.timeouts.first_byte_s
             self.expiry = _FIRST_BYTE_TIMEOUT
 
     def received(self, now: float) -> None:
@@ -103,12 +447,12 @@ class UpstreamExchange:
         if self.parser.interim_only:
             return
         if not self._response_ends_mono:
-            self._response_ends_mono = now + self._timeouts.response_s
+            self._response_ends_mono = now + self.timeouts.response_s
         if self.drained:  # while still writing, the time to write goes on counting
             self._await_more(now)
 
     def _await_more(self, now: float) -> None:
-        self.expires_mono = min(now + self._timeouts.body_idle_s, self._response_ends_mono)
+        self.expires_mono = min(now + self.timeouts.body_idle_s, self._response_ends_mono)
         self.expiry = _BODY_TIMEOUT
 
     @property

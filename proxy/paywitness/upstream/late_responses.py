@@ -37,7 +37,7 @@ class LateExchange(UpstreamExchange):
         reused: bool,
         expires_mono: float,
     ) -> None:
-        super().__init__(superseded.done, superseded.parser, superseded._timeouts)
+        super().__init__(superseded.done, superseded.parser, superseded.timeouts)
         self.phase = superseded.phase
         self.bytes_total = superseded.bytes_total
         self.drained = superseded.drained

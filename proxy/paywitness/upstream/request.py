@@ -6,6 +6,7 @@ framing, which is always ours. Anything that could be read as two requests is re
 
 from __future__ import annotations
 
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from paywitness.core.credential_and_hop_headers import TOKEN_BYTES
@@ -19,6 +20,7 @@ _TARGET_BYTES = bytes(range(0x21, 0x7F)) + bytes(range(0x80, 0x100))
 _VALUE_BYTES = b"\t " + _TARGET_BYTES
 
 _METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+_HOSTS_MAX = 1024  # whose Host line is kept; policies name a few
 _FRAMING_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
 
 
@@ -98,35 +100,38 @@ def head_bytes(origin: Origin, request: WireRequest | StreamRequest, framing: by
     Headers are looked at all at once and not one by one: on the path of every call that is a third of the price.
     """
     method = request.method.encode("latin-1", "replace")
-    _refuse_unwritable_line(method, request.target)
     headers = request.headers
-    named = _refuse_unwritable_headers(headers) if headers else b""
+    named = _refuse_unwritable(method, request.target, headers)
     if b"\rcontent-length\r" in named or b"\rtransfer-encoding\r" in named:
         headers = tuple(header for header in headers if header[0].lower() not in _FRAMING_HEADERS)
     hosts = named.count(b"\rhost\r")
     if hosts > 1:
         raise ValueError("a request has one Host")
-    host = b"" if hosts else b"Host: %b\r\n" % origin.authority.encode("ascii")
-    lines = b"\r\n".join([b": ".join(header) for header in headers])
+    host = b"" if hosts else _host_line(origin)
+    lines = b"\r\n".join(map(b": ".join, headers))
     last = b"\r\n" if lines else b""
     return b"".join((method, b" ", request.target, b" HTTP/1.1\r\n", host, lines, last, framing, b"\r\n", body))
 
 
-def _refuse_unwritable_line(method: bytes, target: bytes) -> None:
+@lru_cache(_HOSTS_MAX)
+def _host_line(origin: Origin) -> bytes:
+    return b"Host: %b\r\n" % origin.authority.encode("ascii")
+
+
+def _refuse_unwritable(method: bytes, target: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
+    """Raise for what the wire could read otherwise than meant, naming no value: values are secrets.
+
+    Deleting every allowed byte from all headers at once must leave nothing. Returns their names, in lower case, each
+    between two carriage returns: since no name holds one, a name can be looked for in it.
+    """
     if not method or method.translate(None, TOKEN_BYTES):
         raise ValueError("a method is a token")
     if method == b"CONNECT":
         raise ValueError("CONNECT opens a tunnel; this client carries requests")
     if target[:1] not in (b"/", b"*") or target.translate(None, _TARGET_BYTES):
         raise ValueError("a request target starts with a slash and holds no space and no control character")
-
-
-def _refuse_unwritable_headers(headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
-    """Raise for what the wire could read otherwise than meant, naming no value: values are secrets.
-
-    Deleting every allowed byte from all of them at once must leave nothing. Returns the names, in lower case, each
-    between two carriage returns: since no name holds one, a name can be looked for in it.
-    """
+    if not headers:
+        return b""
     names, values = zip(*headers, strict=True)
     if b"" in names or b"".join(names).translate(None, TOKEN_BYTES):
         raise ValueError("a header name holds a character that no header name has")

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable
+from typing import TYPE_CHECKING
 
 from paywitness.core.evidence import Evidence
 from paywitness.core.policy import UpstreamTimeouts
 from paywitness.upstream.connection import UpstreamConnection
-from paywitness.upstream.exchange import UpstreamExchange
-from paywitness.upstream.pool import OriginPool
+from paywitness.upstream.exchange import ResponseParser, UpstreamExchange
 from paywitness.upstream.request import Origin, StreamRequest, head_bytes
-from paywitness.upstream.response_parser import ResponseParser
+
+if TYPE_CHECKING:
+    from paywitness.upstream.client import OriginPool  # the client imports this module
 
 _HELD_BYTES_MAX = 256 * 1024  # of body that the caller has not taken; then the provider waits
 _LONG_S = 3600.0  # while we wait for the caller's next piece: the server bounds that wait
@@ -74,7 +76,7 @@ class StreamExchange(UpstreamExchange):
 
     def _await_more(self, now: float) -> None:
         super()._await_more(now)
-        self.expires_mono = now + self._timeouts.body_idle_s  # a long answer is no fault here
+        self.expires_mono = now + self.timeouts.body_idle_s  # a long answer is no fault here
 
     def progressed(self) -> None:
         if self.parser.status_code:

@@ -14,12 +14,15 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from paywitness.core.evidence import NetworkPhase, WireFault
 from paywitness.core.policy import UpstreamTrust
 from paywitness.upstream.connection import UpstreamConnection
 from paywitness.upstream.dial import NotConnected
-from paywitness.upstream.pool import UpstreamLimits
+
+if TYPE_CHECKING:
+    from paywitness.upstream.client import UpstreamLimits
 
 _READ_BYTES = 256 * 1024
 
@@ -135,6 +138,7 @@ class TlsConnection(UpstreamConnection):
     """A connection that shakes hands before it is ready, and seals what it writes."""
 
     ready_phase = NetworkPhase.HANDSHAKING
+    tls: TlsSession
 
     def __init__(
         self,
@@ -142,11 +146,11 @@ class TlsConnection(UpstreamConnection):
         tls: TlsSession,
         tls_s: float,
         bounds: UpstreamLimits,
-        user_timeout_ms: int,
+        first_byte_s: float,
         monotonic: Callable[[], float],
     ) -> None:
-        super().__init__(connected, bounds, user_timeout_ms, monotonic)
-        self._tls = tls
+        super().__init__(connected, bounds, first_byte_s, monotonic)
+        self.tls = tls
         self._tls_s = tls_s
         self._handshake_result: asyncio.Future[NotConnected | None] = self._loop.create_future()
 
@@ -189,21 +193,15 @@ class TlsConnection(UpstreamConnection):
         self._fail_handshake("the connection broke during the TLS handshake")
         super().connection_lost(error)
 
-    def _seal(self, payload: bytes) -> bytes:
-        return self._tls.encrypt(payload)
-
-    def _close_notify(self) -> bytes:
-        return self._tls.close_notify()
-
     def _handshake(self, ciphertext: bytes) -> None:
         try:
-            finished = self._tls.handshake(ciphertext)
+            finished = self.tls.handshake(ciphertext)
         except ssl.SSLError as error:
-            self._push(self._tls.outgoing())  # the alert that tells the peer why
-            self._transport.close()
+            self._push(self.tls.outgoing())  # the alert that tells the peer why
+            self.transport.close()
             self._fail_handshake(tls_error_detail(error))
             return
-        self._push(self._tls.outgoing())
+        self._push(self.tls.outgoing())
         if finished:
             if not self._handshake_result.done():
                 self._handshake_result.set_result(None)
@@ -214,10 +212,10 @@ class TlsConnection(UpstreamConnection):
             self._handshake_result.set_result(NotConnected(NetworkPhase.HANDSHAKING, WireFault.TLS_FAILURE, failure))
 
     def _receive_ciphertext(self, ciphertext: bytes) -> None:
-        tls = self._tls
+        tls = self.tls
         plaintext = tls.decrypt(ciphertext)
         if plaintext:
-            self._receive(plaintext)
+            super().data_received(plaintext)
         if tls.broken is not None:
             self._receive_invalid_tls(tls_error_detail(tls.broken))
         elif tls.received_close_notify:
