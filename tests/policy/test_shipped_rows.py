@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from paywitness.core.bodies.tree import Tree
-from paywitness.core.classify import ExpectedPayment, classify, evaluate
+from paywitness.core.classify import ExpectedPayment, classify
 from paywitness.core.money import Money, read_money
 from paywitness.core.policy import Policy
 from paywitness.core.provider_contract import ErrorsUnderKey
@@ -22,7 +22,7 @@ from tests.policy.shipped import BOOK, TEN, answered, capture, order, policy
 def money_of(found: Policy, body: Tree) -> Money | None:
     if found.amount is None or found.currency is None:
         return None
-    return read_money(evaluate(found.amount.at, body), evaluate(found.currency, body), found.amount.unit)
+    return read_money(found.amount.at(body), found.currency(body), found.amount.unit)
 
 
 # -- which call is which ----------------------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ from paywitness.core.bodies.ambiguity import lost_in_tree
 from paywitness.core.bodies.tree import Tree, value_at, without_paths
 from paywitness.core.call import Call, Headers
 from paywitness.core.claim import generation_key
-from paywitness.core.classify import evaluate
 from paywitness.core.credential_and_hop_headers import CREDENTIAL_HEADERS
 from paywitness.core.credential_owners import AccountSource, CredentialClaim
 from paywitness.core.operation import Guard, GuardKind, RepeatPaymentRule
@@ -314,5 +313,5 @@ def _label_of(text: str) -> str:
 
 
 def _intent_in(policy: Policy, tree: Tree) -> str | None:
-    found = evaluate(policy.intent, tree) if policy.intent is not None else None
+    found = policy.intent(tree) if policy.intent is not None else None
     return str(found) if isinstance(found, (str, int)) and not isinstance(found, bool) and found != "" else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from paywitness.core.bodies.tree import Tree
-from paywitness.core.classify import Expression, evaluate, reference_text, truthy
+from paywitness.core.classify import Expression, is_false, reference_text
 from paywitness.core.errors import MoneyError
 from paywitness.core.inquiry import FoundObject, Inquiry
 from paywitness.core.money import Unit, read_money
@@ -101,7 +101,7 @@ def _names(
     if classification.reference is not None and operation.kind not in FOLLOW_UPS:
         names.append(classification.reference)
     for expression in policy.payment.also_known_as:
-        shown = evaluate(expression, provider_object)
+        shown = expression(provider_object)
         for value in shown if isinstance(shown, list) else [shown]:
             text = reference_text(value)
             if text is not None:
@@ -113,7 +113,7 @@ def _names(
 
 def _currency(operation: Operation, rules: PaymentRules, provider_object: Tree) -> str | None:
     if rules.balance.currency is not None:
-        shown = evaluate(rules.balance.currency, provider_object)
+        shown = rules.balance.currency(provider_object)
         if isinstance(shown, str) and len(shown) == 3 and shown.isalpha():
             return shown.upper()
     return operation.money.currency if operation.money is not None else None
@@ -123,7 +123,7 @@ def _amount(expression: Expression | None, provider_object: Tree, unit: Unit, cu
     """An amount in minor units. Major units cannot be read without a currency."""
     if expression is None:
         return None
-    shown = evaluate(expression, provider_object)
+    shown = expression(provider_object)
     if shown is None or shown == [] or (currency is None and unit is Unit.MAJOR):
         return None
     try:
@@ -135,9 +135,9 @@ def _amount(expression: Expression | None, provider_object: Tree, unit: Unit, cu
 def _captures(rules: PaymentRules, provider_object: Tree) -> bool | None:
     if rules.captures is None or isinstance(rules.captures, bool):
         return rules.captures
-    if provider_object is None or evaluate(rules.captures, provider_object) is None:
+    if provider_object is None or rules.captures(provider_object) is None:
         return None  # the object does not say, or there is none: a success that was kept while the journal was away
-    return truthy(rules.captures, provider_object)
+    return not is_false(rules.captures(provider_object))
 
 
 def _is_final(rules: PaymentRules, request_tree: Tree) -> bool | None:
@@ -145,14 +145,14 @@ def _is_final(rules: PaymentRules, request_tree: Tree) -> bool | None:
     if isinstance(rules.final, bool):
         return rules.final
     if rules.final is not None and request_tree is not None:
-        return truthy(rules.final, request_tree)
+        return not is_false(rules.final(request_tree))
     return None if rules.partial is None else rules.partial is PartialCaptures.SINGLE
 
 
 def _expires_at(rules: PaymentRules, provider_object: Tree, now: float) -> float | None:
     """When the authorization expires: by the object's own date, else by the policy."""
     if rules.capture_before is not None:
-        shown = time_in(evaluate(rules.capture_before, provider_object))
+        shown = time_in(rules.capture_before(provider_object))
         if shown is not None:
             return shown
     return None if rules.authorization_expires_s is None else now + rules.authorization_expires_s

@@ -19,7 +19,7 @@ from paywitness.core.bodies.tree import Encoding, Tree
 from paywitness.core.budget import BudgetRules
 from paywitness.core.call import Priority
 from paywitness.core.circuit import CircuitRules
-from paywitness.core.classify import ClassifyRules, Expression, evaluate, truthy
+from paywitness.core.classify import ClassifyRules, Condition, Expression
 from paywitness.core.credential_owners import AccountSource
 from paywitness.core.fallback import Fallback, FallbackCause
 from paywitness.core.holds import LimitedBy
@@ -42,7 +42,7 @@ class PriorityRule:
     """One row of `priority`. Every condition given must hold; a row without any takes every call."""
 
     priority: Priority  # `as`
-    when: Expression | None = None  # over the request's body
+    when: Condition | None = None  # over the request's body
     above: Money | None = None
     below: Money | None = None
 
@@ -50,7 +50,7 @@ class PriorityRule:
         return (
             (self.above is None or _is_more(money, self.above))
             and (self.below is None or _is_less(money, self.below))
-            and (self.when is None or truthy(self.when, tree))
+            and (self.when is None or bool(self.when(tree)))
         )
 
 
@@ -192,7 +192,7 @@ class Policy:
     trust: UpstreamTrust = UpstreamTrust()
     connections: ConnectionUse = ConnectionUse(policy_defaults.CONNECTIONS)
     encoding: Encoding = Encoding(policy_defaults.BODY)
-    where: Expression | None = None
+    where: Condition | None = None
     account: tuple[FieldRef, ...] = ()
     take_from: tuple[FieldRef, ...] = ()
     key_required: bool = False
@@ -292,7 +292,7 @@ class Policy:
         """What a request asks to be moved; None where it does not say. Raises MoneyError for what is no amount."""
         if self.amount is None or self.currency is None:
             return None
-        amount, currency = evaluate(self.amount.at, tree), evaluate(self.currency, tree)
+        amount, currency = self.amount.at(tree), self.currency(tree)
         return None if amount is None or currency is None else read_money(amount, currency, self.amount.unit)
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from paywitness.core.account_choice import choose_account
 from paywitness.core.bodies.tree import Encoding, Tree, can_splice, contains_any, decode, decompressed, value_at
 from paywitness.core.call import Call, Priority
-from paywitness.core.classify import evaluate
 from paywitness.core.credential_and_hop_headers import CREDENTIAL_HEADERS
 from paywitness.core.credential_owners import AccountSource
 from paywitness.core.errors import BodyError, BodyOverBound, MoneyError
@@ -179,7 +178,7 @@ def payment_claim(
             scope = policy.names[0] or policy.provider
             acts_on = PaymentName(name, name_key(scope, identity.account, name))
             break
-    amount = evaluate(policy.amount.at, tree) if policy.amount is not None and money is None else None
+    amount = policy.amount.at(tree) if policy.amount is not None and money is None else None
     return PaymentClaim(
         acts_on=acts_on,
         amount=amount,
@@ -202,7 +201,7 @@ def _intent_total(policy: Policy, tree: Tree, money: Money | None) -> Money | No
     if policy.payment.intent_total is None or money is None or policy.amount is None:
         return None
     try:
-        return read_money(evaluate(policy.payment.intent_total, tree), money.currency, policy.amount.unit)
+        return read_money(policy.payment.intent_total(tree), money.currency, policy.amount.unit)
     except MoneyError:
         return None
 

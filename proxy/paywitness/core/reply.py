@@ -17,7 +17,7 @@ from paywitness.core.advice import MAY_BE_PAID, advice_for, advice_of_problem
 from paywitness.core.bodies.tree import Encoding, Tree, encode_response
 from paywitness.core.call import Headers
 from paywitness.core.claim import Tombstone
-from paywitness.core.classify import UNREAD_SUCCESS, Expression, evaluate
+from paywitness.core.classify import UNREAD_SUCCESS, Expression
 from paywitness.core.credential_and_hop_headers import end_to_end_pairs
 from paywitness.core.errors import BodyError
 from paywitness.core.evidence import Response
@@ -161,7 +161,7 @@ def replay_response(
     unpaid = operation.state is State.FAILED or operation.result_class in GIVEN_BACK
     if unpaid or as_response is None or provider_object is None:
         return None
-    made = evaluate(as_response, provider_object)
+    made = as_response(provider_object)
     if made is None:
         return None
     try:

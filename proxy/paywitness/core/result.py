@@ -8,7 +8,6 @@ be said, whether FAILED may be reached: all of them ask the effect, never the cl
 
 from __future__ import annotations
 
-from dataclasses import replace
 from enum import StrEnum
 
 from paywitness.core.money import Money
@@ -183,10 +182,6 @@ class Classification:
     def executed(self) -> bool:
         """Whether the provider let this credential act: it paid, accepted, declined, or asked the customer to act."""
         return self.effect is Effect.DONE or self.result_class in PROVIDER_SAID_NO
-
-    def with_reference(self, reference: str | None) -> Classification:
-        """The same, of the thing that has this name."""
-        return replace(self, reference=reference)
 
     @classmethod
     def of(

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from paywitness.core.bodies.tree import Tree
-from paywitness.core.classify import truthy
 from paywitness.core.errors import PolicyError
 from paywitness.core.policy import Policy, Provider, Route
 from paywitness.policy.block_parsers.fallback import fallback_problems
@@ -63,7 +62,7 @@ class PolicyBook:
             if policy.where is not None:
                 if not decoded:
                     tree, decoded = body_tree(), True
-                if not truthy(policy.where, tree):
+                if not policy.where(tree):
                     continue
             return policy, parameters
         return None
