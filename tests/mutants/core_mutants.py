@@ -93,9 +93,7 @@ CORE = (
     mutant(
         "ambiguous_account_accepted",
         "a header that says whose call it is may stand there twice",
-        swapped(
-            "core.recognise._refusal_of", "(twice := _ambiguous_header(recognised.call, policy)) is not None", "False"
-        ),
+        swapped("core.recognise._refusal_of", "(twice := _ambiguous_header(call, policy)) is not None", "False"),
     ),
     mutant(
         "full_object_stamped",

@@ -16,6 +16,7 @@ from paywitness.core.errors import BodyError
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _WHITESPACE = " \t\n\r"
 _SPACE = r"[ \t\n\r]*+"
+_OBJECT = re.compile(rf"{_SPACE}\{{{_SPACE}")
 _COLON = re.compile(f"{_SPACE}:{_SPACE}")
 _COMMA = re.compile(f"{_SPACE},{_SPACE}")
 # What stands between the key of a plain member and the next one: a value that can be passed over without being read.
@@ -29,7 +30,7 @@ def splice_json(body: bytes, keys: list[str], value: str) -> bytes:
     body = body.removeprefix(mark)
     text = body.decode("utf-8") if body.strip() else "{}"
     try:
-        start, end, inserted = _span_in_object(text, _skip_whitespace(text, 0), keys, quoted(value))
+        start, end, inserted = _span_in_object(text, 0, keys, quoted(value))
     except (StopIteration, ValueError):
         raise BodyError("the body is not JSON") from None
     return mark + (text[:start] + inserted + text[end:]).encode("utf-8")
@@ -40,7 +41,7 @@ def cut_json(body: bytes, keys: list[str]) -> bytes:
     mark = _BYTE_ORDER_MARK if body.startswith(_BYTE_ORDER_MARK) else b""
     text = body.removeprefix(mark).decode("utf-8")
     try:
-        span = _member_span(text, _skip_whitespace(text, 0), keys)
+        span = _member_span(text, 0, keys)
     except (StopIteration, ValueError):
         raise BodyError("the body is not JSON") from None
     return body if span is None else mark + (text[: span[0]] + text[span[1] :]).encode("utf-8")
@@ -48,9 +49,10 @@ def cut_json(body: bytes, keys: list[str]) -> bytes:
 
 def _member_span(text: str, at: int, keys: list[str]) -> tuple[int, int] | None:
     """Where the member under the keys stands, with the comma that parts it from its neighbour."""
-    if text[at : at + 1] != "{":
+    opened = _OBJECT.match(text, at)
+    if opened is None:
         return None
-    position, before = _skip_whitespace(text, at + 1), None
+    position, before = opened.end(), None
     while text[position : position + 1] == '"':
         key, after_key = scanstring(text, position + 1)
         colon = _COLON.match(text, after_key)
@@ -71,13 +73,14 @@ def _member_span(text: str, at: int, keys: list[str]) -> tuple[int, int] | None:
 
 def _span_in_object(text: str, at: int, keys: list[str], written: str) -> tuple[int, int, str]:
     """Which span of the text to replace, and by what, so that the value stands under the keys."""
-    if text[at : at + 1] != "{":
+    opened = _OBJECT.match(text, at)
+    if opened is None:
         raise BodyError("a value on the way to the body's key is not an object")
     if len(keys) == 1:
-        members, end = _SCAN_VALUE(text, at)
+        members, end = _SCAN_VALUE(text, text.index("{", at))
         if keys[0] not in members:  # it becomes the last one
             return end - 1, end - 1, f"{', ' if members else ''}{quoted(keys[0])}: {written}"
-    position = _skip_whitespace(text, at + 1)
+    position = opened.end()
     empty = text[position : position + 1] == "}"
     while not empty:
         plain = _plain_members_before(keys[0]).match(text, position)

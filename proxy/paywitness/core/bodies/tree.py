@@ -54,21 +54,19 @@ def decode(body: bytes, encoding: Encoding, bounds: BodyBounds = REQUEST_BOUNDS)
     BodyOverBound before anything of it is read."""
     if not body.strip():
         return {}
-    match encoding_of(body, encoding):
-        case Encoding.JSON:
-            return decode_json(body, bounds)
-        case Encoding.FORM:
-            check_form(body, bounds)
-            return _nest(_form_pairs(body))
-        case Encoding.XML:
-            return decode_xml(body, bounds)
+    if encoding is Encoding.FORM:
+        check_form(body, bounds)
+        return _nest(_form_pairs(body))
+    if encoding is Encoding.XML and encoding_of(body, encoding) is Encoding.XML:
+        return decode_xml(body, bounds)
+    return decode_json(body, bounds)
 
 
 def decode_response(body: bytes, coding: str | None, encoding: Encoding) -> Tree:
     """An answer to a call of this encoding as a tree. Providers answer forms in JSON. Raises BodyError; an empty answer
     is none."""
-    plain = decompressed(body, coding, RESPONSE_BOUNDS)
-    if encoding_of(plain, encoding) is Encoding.XML:
+    plain = body if coding is None else decompressed(body, coding, RESPONSE_BOUNDS)
+    if encoding is Encoding.XML and encoding_of(plain, encoding) is Encoding.XML:
         return decode_xml(plain, RESPONSE_BOUNDS)
     return decode_json(plain, RESPONSE_BOUNDS)
 
@@ -116,7 +114,13 @@ def decode_json(body: bytes, bounds: BodyBounds = REQUEST_BOUNDS) -> Tree:
     check_json(body, bounds)
     try:
         # JSON between systems is UTF-8 (RFC 8259). The parser would guess UTF-16 and 32 too; the provider may not.
-        return _read(body.removeprefix(_BYTE_ORDER_MARK).decode("utf-8"))
+        text = body.removeprefix(_BYTE_ORDER_MARK).decode("utf-8")
+        try:
+            tree, end = _SCAN(text, 0)
+        except StopIteration:
+            end = -1
+        # Between machines nothing stands around the value, and need not be looked for.
+        return tree if end == len(text) else _READER.decode(text)
     except RecursionError:
         raise BodyError("the body is nested too deeply") from None
     except (ValueError, UnicodeDecodeError) as error:
@@ -154,15 +158,6 @@ _READER = json.JSONDecoder(
     object_pairs_hook=_object_without_duplicates, parse_float=_finite, parse_constant=_refuse_constant
 )
 _SCAN = _READER.scan_once  # type: ignore[attr-defined]  # public in CPython, missing in typeshed
-
-
-def _read(text: str) -> Tree:
-    """The text as a tree; where nothing stands around it, as between machines, without looking for that."""
-    try:
-        tree, end = _SCAN(text, 0)
-    except StopIteration:
-        end = -1
-    return tree if end == len(text) else _READER.decode(text)
 
 
 def _form_pairs(body: bytes) -> list[tuple[str, str]]:
@@ -249,22 +244,18 @@ def value_at(tree: Tree, path: str) -> Tree:
     return tree
 
 
-def can_hold(tree: Tree, path: str) -> bool:
-    """Whether a value can be written under the dotted path: objects, or nothing yet, all the way to it."""
+def can_splice(body: bytes, encoding: Encoding, tree: Tree, path: str) -> bool:
+    """Whether `with_value` can write a text under the dotted path into this body, whose tree is given: objects, or
+    nothing yet, stand all the way to it."""
     for key in _keys_of(path):
         if not isinstance(tree, dict):
             return False
-        if tree.get(key) is None:
-            return True
-        tree = tree[key]
-    return not isinstance(tree, (dict, list))
-
-
-def can_splice(body: bytes, encoding: Encoding, tree: Tree, path: str) -> bool:
-    """Whether `with_value` can write a text under the dotted path into this body, whose tree is given."""
-    if not can_hold(tree, path):
+        tree = tree.get(key)
+        if tree is None:
+            break
+    if isinstance(tree, (dict, list)):
         return False
-    if encoding_of(body, encoding) is Encoding.XML:  # an element may say that it holds no text
+    if encoding is Encoding.XML and encoding_of(body, encoding) is Encoding.XML:  # an element may hold no text
         try:
             with_value(body, encoding, path, "0")
         except BodyError:
@@ -275,7 +266,9 @@ def can_splice(body: bytes, encoding: Encoding, tree: Tree, path: str) -> bool:
 def without_paths(tree: Tree, paths: tuple[str, ...]) -> Tree:
     """The tree less the values under the dotted paths. Lists on the way are entered: `items.id` means each item's."""
     for path in paths:
-        tree = _without_path(tree, _keys_of(path))
+        keys = _keys_of(path)
+        if isinstance(tree, list) or (isinstance(tree, dict) and keys[0] in tree):
+            tree = _without_path(tree, keys)
     return tree
 
 
@@ -291,7 +284,11 @@ def _without_path(tree: Tree, keys: tuple[str, ...]) -> Tree:
 
 def contains_any(tree: Tree, paths: tuple[str, ...]) -> bool:
     """Whether a value stands under any of the dotted paths; lists on the way are entered."""
-    return any(_contains(tree, _keys_of(path)) for path in paths)
+    for path in paths:
+        keys = _keys_of(path)
+        if not (isinstance(tree, dict) and keys[0] not in tree) and _contains(tree, keys):
+            return True
+    return False
 
 
 @lru_cache(maxsize=1024)
@@ -301,18 +298,20 @@ def _keys_of(path: str) -> tuple[str, ...]:
 
 
 def _contains(tree: Tree, keys: tuple[str, ...]) -> bool:
-    if isinstance(tree, list):
-        return any(_contains(item, keys) for item in tree)
-    if not isinstance(tree, dict) or keys[0] not in tree:
-        return False
-    return len(keys) == 1 or _contains(tree[keys[0]], keys[1:])
+    for depth, key in enumerate(keys):
+        if isinstance(tree, list):
+            return any(_contains(item, keys[depth:]) for item in tree)
+        if not isinstance(tree, dict) or key not in tree:
+            return False
+        tree = tree[key]
+    return True
 
 
 def with_value(body: bytes, encoding: Encoding, path: str, value: str, *, was_read: bool = False) -> bytes:
     """The body with a text value under the dotted path: replaced where it stands, added where it does not. What cannot
     be read one way only, cannot be written into; `was_read`: it could, when it came."""
     keys = path.split(".")
-    written = encoding_of(body, encoding)
+    written = encoding_of(body, encoding) if encoding is Encoding.XML else encoding
     if written is Encoding.JSON:
         if not was_read:
             decode(body, Encoding.JSON)
