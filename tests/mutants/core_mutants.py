@@ -332,8 +332,8 @@ CORE = (
         "a key is released although an attempt under it may have paid",
         swapped(
             _CONSEQUENCES + "_releases_key",
-            "after.state is not State.FAILED or after.doubt or after.fallback_to is not None",
-            "after.state is not State.FAILED or after.fallback_to is not None",
+            "after.doubt or after.fallback_to is not None",
+            "after.fallback_to is not None",
         ),
     ),
     mutant(

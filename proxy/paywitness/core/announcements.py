@@ -9,7 +9,6 @@ no hash, no free text: what people and providers write does not leave in an even
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
@@ -198,17 +197,30 @@ def _rfc3339(at: float) -> str:
 def announcement_of(before: Operation | None, after: Operation) -> Announcement | None:
     """What a change tells the rest of the company; None where it is our own affair. `before` None: a new operation."""
     kinds = _kinds_of(before, after)
-    if after.kind is OperationKind.PAYOUT:
-        return _payout_announcement(before, after, kinds)
-    if not kinds:
-        return None
+    if after.kind is not OperationKind.PAYOUT:
+        return _announced(after, kinds) if kinds else None
+    status = payout_status(before, after)
+    return _announced(after, kinds, movement_of_change(before, after), status) if kinds or status is not None else None
+
+
+def _announced(
+    after: Operation,
+    kinds: tuple[AnnouncementKind, ...],
+    posting: Posting | None = None,
+    payout: PayoutStage | None = None,
+    fallback: FallbackLink | None = None,
+) -> Announcement:
     return Announcement(
-        kinds, after.outcome, after.result_class, after.reference, after.incident, other_payment=_other_payment(after)
+        kinds,
+        after.outcome,
+        after.result_class,
+        after.reference,
+        after.incident,
+        posting,
+        payout,
+        fallback=fallback,
+        other_payment=after.other_payment if after.incident is not None else None,
     )
-
-
-def _other_payment(operation: Operation) -> OtherPayment | None:
-    return operation.other_payment if operation.incident is not None else None
 
 
 def fallback_announcement(before: Operation, after: Operation, link: FallbackLink | None) -> Announcement | None:
@@ -216,17 +228,7 @@ def fallback_announcement(before: Operation, after: Operation, link: FallbackLin
     fallback's own end tells: two ends of one payment would be one too many."""
     kinds = tuple(kind for kind in _kinds_of(before, after) if kind is not AnnouncementKind.ENDED)
     kinds += (AnnouncementKind.FALLBACK,) if link is not None else ()
-    if not kinds:
-        return None
-    return Announcement(
-        kinds,
-        after.outcome,
-        after.result_class,
-        after.reference,
-        after.incident,
-        fallback=link,
-        other_payment=_other_payment(after),
-    )
+    return _announced(after, kinds, fallback=link) if kinds else None
 
 
 def _kinds_of(before: Operation | None, after: Operation) -> tuple[AnnouncementKind, ...]:
@@ -239,15 +241,15 @@ def _kinds_of(before: Operation | None, after: Operation) -> tuple[AnnouncementK
         kinds.append(AnnouncementKind.REVIEW_OPENED)
     if was_in_doubt and not now.in_doubt:
         kinds.append(AnnouncementKind.RESOLVED)
-    kinds += _waiting_kinds(before, after)
+    if now is not was and now in _WAITING:
+        kinds.append(_WAITING[now])
+    if after.action_expired and (before is None or not before.action_expired):
+        kinds.append(AnnouncementKind.ACTION_EXPIRED)
     if now.ended and (was is None or not was.ended):
         kinds.append(AnnouncementKind.ENDED)
-    was_reversed = before is not None and before.result_class is ResultClass.REVERSED
-    if after.state is State.SUCCEEDED and after.result_class is ResultClass.REVERSED and not was_reversed:
-        kinds.append(AnnouncementKind.REVERSED)
-    was_returned = before is not None and before.result_class is ResultClass.RETURNED
-    if after.state is State.SUCCEEDED and after.result_class is ResultClass.RETURNED and not was_returned:
-        kinds.append(AnnouncementKind.RETURNED)
+    given_back = _GIVEN_BACK.get(after.result_class) if now is State.SUCCEEDED else None
+    if given_back is not None and (before is None or before.result_class is not after.result_class):
+        kinds.append(given_back)
     incident = before.incident if before is not None else None
     if after.incident is not None and incident is None:
         kinds.append(AnnouncementKind.INCIDENT_OPENED)
@@ -256,31 +258,8 @@ def _kinds_of(before: Operation | None, after: Operation) -> tuple[AnnouncementK
     return tuple(kinds)
 
 
-def _waiting_kinds(before: Operation | None, after: Operation) -> Iterator[AnnouncementKind]:
-    """What is waited for since this change: the provider, or the customer; and that the customer's time is over."""
-    is_new_state = before is None or after.state is not before.state
-    if is_new_state and after.state is State.PENDING:
-        yield AnnouncementKind.PENDING
-    if is_new_state and after.state is State.REQUIRES_ACTION:
-        yield AnnouncementKind.REQUIRES_ACTION
-    if after.action_expired and (before is None or not before.action_expired):
-        yield AnnouncementKind.ACTION_EXPIRED
-
-
-def _payout_announcement(
-    before: Operation | None, after: Operation, kinds: tuple[AnnouncementKind, ...]
-) -> Announcement | None:
-    status = payout_status(before, after)
-    if not kinds and status is None:
-        return None
-    posting = movement_of_change(before, after)
-    return Announcement(
-        kinds,
-        after.outcome,
-        after.result_class,
-        after.reference,
-        after.incident,
-        posting,
-        status,
-        other_payment=_other_payment(after),
-    )
+_WAITING = {State.PENDING: AnnouncementKind.PENDING, State.REQUIRES_ACTION: AnnouncementKind.REQUIRES_ACTION}
+_GIVEN_BACK: dict[ResultClass | None, AnnouncementKind] = {
+    ResultClass.REVERSED: AnnouncementKind.REVERSED,
+    ResultClass.RETURNED: AnnouncementKind.RETURNED,
+}

@@ -84,17 +84,19 @@ def consequences(before: Operation, after: Operation, context: WriteContext) -> 
     changed: dict[str, Any] = {"lease": lease, "due_at": _due_at(before, after, lease, context)}
     is_new_state = after.state is not before.state
     if is_new_state and after.state.ended and not before.state.ended:
-        changed["key_released"] = _releases_key(before, after)
+        changed["key_released"] = after.state is State.FAILED and _releases_key(before, after)
     if context.no_bytes_after_at is not None and after.doubt:
         changed["no_bytes_after_at"] = max(after.no_bytes_after_at or 0.0, context.no_bytes_after_at)
     if is_new_state and after.state in _CHECKED_STATES:
         changed |= {"checks_done": 0, "misses": 0, "first_miss_at": None}
     elif after.attempts > before.attempts:
         changed |= {"misses": 0, "first_miss_at": None}
-    changed |= _customers_time(before, after, context)
+    concerns_customer = is_new_state and State.REQUIRES_ACTION in (before.state, after.state)
+    changed |= _customers_time(after, context) if concerns_customer else {}
     if context.check_asked_by or (after.check_asked_by and changed["due_at"] != before.due_at):
         changed["check_asked_by"] = context.check_asked_by
-    changed |= _found_no_more(before, after)
+    if after.other_payment is not None or after.absence_shown:
+        changed |= _found_no_more(before, after)
     operation = after.changed(**changed)
     if context.reached is not None and after.state is not State.REQUIRES_REVIEW:
         undelivered = is_undelivered(before, operation, reached=context.reached)
@@ -103,12 +105,23 @@ def consequences(before: Operation, after: Operation, context: WriteContext) -> 
         operation = operation.changed(delivery_unknown=True)
     elif operation.delivery_unknown and _is_delivery_known(operation, context):
         operation = operation.changed(delivery_unknown=False)
+    falls_back = operation.fallback_to is not None and before.fallback_to is None
     return Consequences(
         operation,
         renews_lease=lease is not None and lease.token == context.sends_under,
         erase_request=operation.state.ended,
-        announcement=_announcement(before, operation, context),
+        announcement=fallback_announcement(before, operation, context.fallback)
+        if falls_back
+        else announcement_of(before, operation),
     )
+
+
+def _customers_time(after: Operation, context: WriteContext) -> dict[str, Any]:
+    """Since when the customer must act, and whether that time is over. Anew whenever the customer comes to act."""
+    return {
+        "action_since_at": context.now if after.state is State.REQUIRES_ACTION else None,
+        "action_expired": False,
+    }
 
 
 def _found_no_more(before: Operation, after: Operation) -> dict[str, Any]:
@@ -119,22 +132,6 @@ def _found_no_more(before: Operation, after: Operation) -> dict[str, Any]:
     if after.absence_shown and (after.state is not before.state or after.attempts > before.attempts):
         no_more["absence_shown"] = False
     return no_more
-
-
-def _customers_time(before: Operation, after: Operation, context: WriteContext) -> dict[str, Any]:
-    """Since when the customer must act, and whether that time is over. Anew whenever the customer comes to act."""
-    if after.state is before.state or State.REQUIRES_ACTION not in (before.state, after.state):
-        return {}
-    return {
-        "action_since_at": context.now if after.state is State.REQUIRES_ACTION else None,
-        "action_expired": False,
-    }
-
-
-def _announcement(before: Operation, after: Operation, context: WriteContext) -> Announcement | None:
-    if after.fallback_to is None or before.fallback_to is not None:
-        return announcement_of(before, after)
-    return fallback_announcement(before, after, context.fallback)
 
 
 def _is_delivery_known(after: Operation, context: WriteContext) -> bool:
@@ -148,8 +145,8 @@ _KEEPS_KEY = PROVIDER_SAID_NO | {ResultClass.ALREADY_DONE}
 
 
 def _releases_key(before: Operation, after: Operation) -> bool:
-    """Whether an end lets its key start again: no effect, and nothing that the provider keeps under the key."""
-    if after.state is not State.FAILED or after.doubt or after.fallback_to is not None:
+    """Whether a failure lets its key start again: no effect, and nothing that the provider keeps under the key."""
+    if after.doubt or after.fallback_to is not None:
         return False
     without_effect = after.effect is Effect.NONE or before.state in _WITHOUT_EFFECT_STATES
     return without_effect and after.result_class not in _KEEPS_KEY

@@ -73,9 +73,11 @@ def end_to_end_trailers(trailers: Headers) -> Headers:
 
 def end_to_end_pairs(headers: Headers) -> list[tuple[bytes, tuple[bytes, bytes]]]:
     """The headers that go on, each with its lower-case name."""
-    named = [(pair[0].lower(), pair) for pair in headers]
-    dropped = _NOT_END_TO_END
-    for name, pair in named:
+    kept, dropped = [], _NOT_END_TO_END
+    for pair in headers:
+        name = pair[0].lower()
         if name == b"connection":
             dropped |= {token.strip().lower() for token in pair[1].split(b",")}
-    return [both for both in named if both[0] not in dropped]
+        else:
+            kept.append((name, pair))
+    return [both for both in kept if both[0] not in dropped]

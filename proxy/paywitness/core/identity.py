@@ -189,7 +189,7 @@ def _provider_key(
 def fingerprint_of(call: Call, tree: Tree, ignore: tuple[str, ...], secret: bytes) -> str:
     """Keyed hash of what the call asks for: method, path, query and body, less what the policy ignores."""
     query = json.dumps(sorted(parse_qsl(call.query, keep_blank_values=True))) if call.query else "[]"
-    parts: list[str | bytes] = [call.method, call.path, query, canonical(without_paths(tree, ignore))]
+    parts = [call.method, call.path, query, canonical(without_paths(tree, ignore))]
     if lost := lost_in_tree(call.body, ignore):
         parts.append(lost)
     return keyed_hash(secret, "fingerprint", *parts)
@@ -250,12 +250,8 @@ def _is_lossy(text: str) -> bool:
         return False  # no number: part of a text
 
 
-def canonical(tree: Tree) -> bytes:
-    """One text for one meaning: key order and white space do not count."""
-    return _canonical_text(tree).encode()
-
-
-_canonical_text = json.JSONEncoder(separators=(",", ":"), sort_keys=True, check_circular=False).encode
+# One text for one meaning: key order and white space do not count.
+canonical = json.JSONEncoder(separators=(",", ":"), sort_keys=True, check_circular=False).encode
 
 
 def credential_of(call: Call, secret: bytes) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 from enum import StrEnum
+from functools import lru_cache
 
 from paywitness.core.errors import MoneyError
 from paywitness.core.record import record
@@ -51,7 +52,7 @@ def exponent(currency: str) -> int:
 def read_money(amount: object, currency: object, unit: Unit) -> Money:
     """Money from what a body carries: a whole number of minor units, or a decimal of major ones. Exact, or an error.
     A list is a sum, of the parts of one order; its currencies must be one."""
-    code = _currency(currency) if isinstance(currency, list) else _code(currency)
+    code = _code(currency) if isinstance(currency, str) else _currency(currency)
     if not isinstance(amount, list):
         total = _minor_units(amount, code, unit)
     elif 0 < len(amount) <= _PARTS_MAX:
@@ -63,30 +64,29 @@ def read_money(amount: object, currency: object, unit: Unit) -> Money:
     return Money(total, code)
 
 
-def _code(currency_text: object) -> str:
-    if not isinstance(currency_text, str) or not _CURRENCY.match(currency_text):
+@lru_cache(maxsize=256)  # of codes alone: what is none raises, and is not kept
+def _code(currency: str) -> str:
+    if not _CURRENCY.match(currency):
         raise MoneyError("the currency is not a three-letter code")
-    return currency_text.upper()
+    return currency.upper()
 
 
-def _currency(currency: list[object]) -> str:
+def _currency(currency: object) -> str:
     """The one currency of several parts."""
-    codes = {_code(currency_text) for currency_text in currency}
+    if not isinstance(currency, list) or not all(isinstance(part, str) for part in currency):
+        raise MoneyError("the currency is not a three-letter code")
+    codes = {_code(part) for part in currency}
     if len(codes) != 1:
         raise MoneyError("the amounts are of no currency, or of several")
     return codes.pop()
 
 
 def _minor_units(amount: object, code: str, unit: Unit) -> int:
-    if unit is Unit.MINOR:
-        return _whole(amount)
-    minor = _decimal(amount).scaleb(exponent(code))
-    if minor != minor.to_integral_value():
-        raise MoneyError(f"the amount has more decimals than {code} has")
-    return int(minor)
-
-
-def _whole(amount: object) -> int:
+    if unit is Unit.MAJOR:
+        minor = _decimal(amount).scaleb(exponent(code))
+        if minor != minor.to_integral_value():
+            raise MoneyError(f"the amount has more decimals than {code} has")
+        return int(minor)
     if isinstance(amount, int) and not isinstance(amount, bool) and abs(amount) < _MINOR_UNITS_MAX:
         return amount
     if isinstance(amount, str) and _WHOLE_NUMBER.match(amount):

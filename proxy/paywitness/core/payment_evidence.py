@@ -42,23 +42,24 @@ def shown_balance(
     rules = policy.payment
     names = _names(operation, policy, classification, provider_object)
     currency = _currency(operation, rules, provider_object)
-    balance = rules.balance
-
-    def total(expression: Expression | None) -> int | None:
-        return _amount(expression, provider_object, balance.unit, currency)
-
-    fit = policy.classify.fit
+    balance, fit = rules.balance, policy.classify.fit
+    authorised, captured, capturable, refunded, disputed = _amounts(
+        (balance.authorised, balance.captured, balance.capturable, balance.refunded, balance.disputed),
+        provider_object,
+        balance.unit,
+        currency,
+    )
     return ShownBalance(
         names=names,
         creates=not rules.acts_on and not rules.continues,
         currency=currency,
-        authorised=total(balance.authorised),
-        captured=total(balance.captured),
+        authorised=authorised,
+        captured=captured,
         # An object that nobody has paid yet shows that nothing can be captured, which says nothing of this payment.
-        capturable=total(balance.capturable) if classification.result_class is ResultClass.SUCCEEDED else None,
-        refunded=total(balance.refunded),
-        disputed=total(balance.disputed),
-        moved=_amount(fit.amount, provider_object, fit.unit, currency),
+        capturable=capturable if classification.result_class is ResultClass.SUCCEEDED else None,
+        refunded=refunded,
+        disputed=disputed,
+        moved=_amounts((fit.amount,), provider_object, fit.unit, currency)[0],
         captures=_captures(rules, provider_object) if policy.kind.pays else None,
         final=_is_final(rules, request_tree) if policy.kind is OperationKind.CAPTURE else None,
         increment_means=rules.increment_means or IncrementMeaning.TOTAL,
@@ -119,17 +120,19 @@ def _currency(operation: Operation, rules: PaymentRules, provider_object: Tree) 
     return operation.money.currency if operation.money is not None else None
 
 
-def _amount(expression: Expression | None, provider_object: Tree, unit: Unit, currency: str | None) -> int | None:
-    """An amount in minor units. Major units cannot be read without a currency."""
-    if expression is None:
-        return None
-    shown = expression(provider_object)
-    if shown is None or shown == [] or (currency is None and unit is Unit.MAJOR):
-        return None
-    try:
-        return read_money(shown, currency or "XXX", unit).minor_units
-    except MoneyError:
-        return None
+def _amounts(
+    expressions: tuple[Expression | None, ...], provider_object: Tree, unit: Unit, currency: str | None
+) -> list[int | None]:
+    """Amounts in minor units. Major units cannot be read without a currency."""
+    found: list[int | None] = []
+    for expression in expressions:
+        shown = expression(provider_object) if expression is not None else None
+        is_readable = shown is not None and shown != [] and not (currency is None and unit is Unit.MAJOR)
+        try:
+            found.append(read_money(shown, currency or "XXX", unit).minor_units if is_readable else None)
+        except MoneyError:
+            found.append(None)
+    return found
 
 
 def _captures(rules: PaymentRules, provider_object: Tree) -> bool | None:

@@ -300,7 +300,10 @@ class Policy:
 
     def fallback_for(self, cause: FallbackCause | None) -> Fallback | None:
         """The first of the other routes that the policy lists for this cause."""
-        return next((fallback for fallback in self.fallbacks if cause in fallback.when), None)
+        for fallback in self.fallbacks:
+            if cause in fallback.when:
+                return fallback
+        return None
 
     def money_in(self, tree: Tree) -> Money | None:
         """What a request asks to be moved; None where it does not say. Raises MoneyError for what is no amount."""
