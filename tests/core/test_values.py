@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from paywitness.core.classify import was_executed
 from paywitness.core.evidence import NetworkPhase, WireFault
 from paywitness.core.operation import Outcome, State
 from paywitness.core.policy import Route
@@ -80,7 +81,7 @@ def test_an_answer_is_complete() -> None:
 
 
 def test_a_credential_is_accepted_only_by_an_answer_that_acted_on_it() -> None:
-    acted = {reading for reading in ResultClass if read(reading).executed}
+    acted = {reading for reading in ResultClass if was_executed(read(reading))}
     assert acted == {
         ResultClass.SUCCEEDED,
         ResultClass.PENDING,
@@ -88,7 +89,7 @@ def test_a_credential_is_accepted_only_by_an_answer_that_acted_on_it() -> None:
         ResultClass.REQUIRES_ACTION,
         *DENIALS,
     }
-    assert not read(ResultClass.UNKNOWN_OUTCOME).executed
+    assert not was_executed(read(ResultClass.UNKNOWN_OUTCOME))
 
 
 def test_only_success_and_failure_are_ends_and_only_unknown_and_review_are_doubt() -> None:

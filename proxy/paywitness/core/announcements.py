@@ -23,12 +23,9 @@ from paywitness.core.operation import (
     OtherPayment,
     PayoutStage,
     Posting,
-    State,
 )
 from paywitness.core.operator_actions import proposal_for
-from paywitness.core.payout import movement_of_change, payout_posting, payout_status
-from paywitness.core.provider_contract import OperationKind
-from paywitness.core.result import ResultClass
+from paywitness.core.payout import payout_posting
 
 CONTENT_TYPE = "application/cloudevents+json"
 TYPE_PREFIX = "paywitness.operation."
@@ -192,74 +189,3 @@ def event_bytes(event: dict[str, Any]) -> bytes:
 
 def _rfc3339(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def announcement_of(before: Operation | None, after: Operation) -> Announcement | None:
-    """What a change tells the rest of the company; None where it is our own affair. `before` None: a new operation."""
-    kinds = _kinds_of(before, after)
-    if after.kind is not OperationKind.PAYOUT:
-        return _announced(after, kinds) if kinds else None
-    status = payout_status(before, after)
-    return _announced(after, kinds, movement_of_change(before, after), status) if kinds or status is not None else None
-
-
-def _announced(
-    after: Operation,
-    kinds: tuple[AnnouncementKind, ...],
-    posting: Posting | None = None,
-    payout: PayoutStage | None = None,
-    fallback: FallbackLink | None = None,
-) -> Announcement:
-    return Announcement(
-        kinds,
-        after.outcome,
-        after.result_class,
-        after.reference,
-        after.incident,
-        posting,
-        payout,
-        fallback=fallback,
-        other_payment=after.other_payment if after.incident is not None else None,
-    )
-
-
-def fallback_announcement(before: Operation, after: Operation, link: FallbackLink | None) -> Announcement | None:
-    """What the end of an operation tells that falls back: that its doubt is over, where to, and why. How it ends, the
-    fallback's own end tells: two ends of one payment would be one too many."""
-    kinds = tuple(kind for kind in _kinds_of(before, after) if kind is not AnnouncementKind.ENDED)
-    kinds += (AnnouncementKind.FALLBACK,) if link is not None else ()
-    return _announced(after, kinds, fallback=link) if kinds else None
-
-
-def _kinds_of(before: Operation | None, after: Operation) -> tuple[AnnouncementKind, ...]:
-    kinds: list[AnnouncementKind] = []
-    was, now = before.state if before is not None else None, after.state
-    was_in_doubt = was is not None and was.in_doubt
-    if now.in_doubt and not was_in_doubt:
-        kinds.append(AnnouncementKind.DOUBT_OPENED)
-    if now is State.REQUIRES_REVIEW and was is not now:
-        kinds.append(AnnouncementKind.REVIEW_OPENED)
-    if was_in_doubt and not now.in_doubt:
-        kinds.append(AnnouncementKind.RESOLVED)
-    if now is not was and now in _WAITING:
-        kinds.append(_WAITING[now])
-    if after.action_expired and (before is None or not before.action_expired):
-        kinds.append(AnnouncementKind.ACTION_EXPIRED)
-    if now.ended and (was is None or not was.ended):
-        kinds.append(AnnouncementKind.ENDED)
-    given_back = _GIVEN_BACK.get(after.result_class) if now is State.SUCCEEDED else None
-    if given_back is not None and (before is None or before.result_class is not after.result_class):
-        kinds.append(given_back)
-    incident = before.incident if before is not None else None
-    if after.incident is not None and incident is None:
-        kinds.append(AnnouncementKind.INCIDENT_OPENED)
-    if after.incident is None and incident is not None:
-        kinds.append(AnnouncementKind.INCIDENT_CLOSED)
-    return tuple(kinds)
-
-
-_WAITING = {State.PENDING: AnnouncementKind.PENDING, State.REQUIRES_ACTION: AnnouncementKind.REQUIRES_ACTION}
-_GIVEN_BACK: dict[ResultClass | None, AnnouncementKind] = {
-    ResultClass.REVERSED: AnnouncementKind.REVERSED,
-    ResultClass.RETURNED: AnnouncementKind.RETURNED,
-}

@@ -156,7 +156,9 @@ def _by_response(
     if response.close_delimited and not readable:
         # Perhaps only its beginning: what the rest of it would have said is not known, whatever the status code is.
         return Classification.of(ResultClass.UNKNOWN_OUTCOME, "answer_cut_off", lost=True)
-    foreign = is_foreign_page(response, tree, readable=readable)
+    # What an API writes in its own language is no page, and need not be looked at.
+    looks_foreign = not readable or (isinstance(tree, dict) and "html" in tree)
+    foreign = looks_foreign and is_foreign_page(response, tree, readable=readable)
     by_row, observed = _by_rules(rules, response, tree, foreign=foreign)
     by_row = by_row or _success_in_error(rules, response, tree, foreign=foreign)
     found = by_row or _by_page_or_status(response.status_code, rules, readable=readable, foreign=foreign)
@@ -171,7 +173,7 @@ def _by_response(
     names_payment = by_row is not None or 200 <= response.status_code < 300
     if not names_payment or found.result_class in DENIALS:
         return found
-    return replace(found, reference=reference_in(rules, tree))
+    return replace(found, reference=name_at(rules.reference, tree))
 
 
 def reference_in(rules: ClassifyRules, tree: Tree) -> str | None:
@@ -182,6 +184,11 @@ def reference_in(rules: ClassifyRules, tree: Tree) -> str | None:
 def name_at(expression: Expression | None, tree: Tree) -> str | None:
     """The name that an answer or an object shows at this place; None if it shows none there."""
     return reference_text(expression(tree)) if expression is not None else None
+
+
+def was_executed(classification: Classification) -> bool:
+    """Whether the provider let this credential act: it paid, accepted, declined, or asked the customer to act."""
+    return classification.effect is Effect.DONE or classification.result_class in PROVIDER_SAID_NO
 
 
 @record
@@ -250,21 +257,15 @@ def _by_rules(
         if row.observe:
             observed = observed or ShadowMatch(row.name, result_class)
             continue
-        return _as_row_reads(row, result_class, rules, tree, foreign=foreign), observed
+        return Classification(
+            result_class,
+            row.effect or DEFAULT_EFFECTS[result_class],
+            row.name,
+            stored=row.stored,
+            advice=rules.advice_of(row, tree),
+            falls_back=row.fallback and not foreign,  # only the provider's own response is its refusal
+        ), observed
     return None, observed
-
-
-def _as_row_reads(
-    row: ResponseRule, result_class: ResultClass, rules: ClassifyRules, tree: Tree, *, foreign: bool
-) -> Classification:
-    return Classification(
-        result_class,
-        row.effect or DEFAULT_EFFECTS[result_class],
-        row.name,
-        stored=row.stored,
-        advice=rules.advice_of(row, tree),
-        falls_back=row.fallback and not foreign,  # only the provider's own response is its refusal
-    )
 
 
 def _is_unproven(row: ResponseRule, result_class: ResultClass, rules: ClassifyRules, tree: Tree) -> bool:

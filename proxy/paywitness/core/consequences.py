@@ -34,9 +34,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from paywitness.core.announcements import announcement_of, fallback_announcement
 from paywitness.core.guard import is_undelivered
-from paywitness.core.operation import Announcement, FallbackLink, Lease, Operation, State
+from paywitness.core.operation import (
+    Announcement,
+    AnnouncementKind,
+    FallbackLink,
+    Lease,
+    Operation,
+    PayoutStage,
+    Posting,
+    State,
+)
+from paywitness.core.payout import movement_of_change, payout_status
+from paywitness.core.provider_contract import OperationKind
 from paywitness.core.record import record
 from paywitness.core.result import PROVIDER_SAID_NO, Effect, ResultClass
 
@@ -178,3 +188,77 @@ def _due_at(before: Operation, after: Operation, lease: Lease | None, context: W
     if after.due_at is None and lease is None and state in _ALWAYS_DUE_STATES:
         return context.now
     return after.due_at
+
+
+# --- What a change tells the rest of the company
+
+
+def announcement_of(before: Operation | None, after: Operation) -> Announcement | None:
+    """What a change tells the rest of the company; None where it is our own affair. `before` None: a new operation."""
+    kinds = _kinds_of(before, after)
+    if after.kind is not OperationKind.PAYOUT:
+        return _announced(after, kinds) if kinds else None
+    status = payout_status(before, after)
+    return _announced(after, kinds, movement_of_change(before, after), status) if kinds or status is not None else None
+
+
+def _announced(
+    after: Operation,
+    kinds: tuple[AnnouncementKind, ...],
+    posting: Posting | None = None,
+    payout: PayoutStage | None = None,
+    fallback: FallbackLink | None = None,
+) -> Announcement:
+    return Announcement(
+        kinds,
+        after.outcome,
+        after.result_class,
+        after.reference,
+        after.incident,
+        posting,
+        payout,
+        fallback=fallback,
+        other_payment=after.other_payment if after.incident is not None else None,
+    )
+
+
+def fallback_announcement(before: Operation, after: Operation, link: FallbackLink | None) -> Announcement | None:
+    """What the end of an operation tells that falls back: that its doubt is over, where to, and why. How it ends, the
+    fallback's own end tells: two ends of one payment would be one too many."""
+    kinds = tuple(kind for kind in _kinds_of(before, after) if kind is not AnnouncementKind.ENDED)
+    kinds += (AnnouncementKind.FALLBACK,) if link is not None else ()
+    return _announced(after, kinds, fallback=link) if kinds else None
+
+
+def _kinds_of(before: Operation | None, after: Operation) -> tuple[AnnouncementKind, ...]:
+    kinds: list[AnnouncementKind] = []
+    was, now = before.state if before is not None else None, after.state
+    was_in_doubt = was is not None and was.in_doubt
+    if now.in_doubt and not was_in_doubt:
+        kinds.append(AnnouncementKind.DOUBT_OPENED)
+    if now is State.REQUIRES_REVIEW and was is not now:
+        kinds.append(AnnouncementKind.REVIEW_OPENED)
+    if was_in_doubt and not now.in_doubt:
+        kinds.append(AnnouncementKind.RESOLVED)
+    if now is not was and now in _WAITING:
+        kinds.append(_WAITING[now])
+    if after.action_expired and (before is None or not before.action_expired):
+        kinds.append(AnnouncementKind.ACTION_EXPIRED)
+    if now.ended and (was is None or not was.ended):
+        kinds.append(AnnouncementKind.ENDED)
+    given_back = _GIVEN_BACK.get(after.result_class) if now is State.SUCCEEDED else None
+    if given_back is not None and (before is None or before.result_class is not after.result_class):
+        kinds.append(given_back)
+    incident = before.incident if before is not None else None
+    if after.incident is not None and incident is None:
+        kinds.append(AnnouncementKind.INCIDENT_OPENED)
+    if after.incident is None and incident is not None:
+        kinds.append(AnnouncementKind.INCIDENT_CLOSED)
+    return tuple(kinds)
+
+
+_WAITING = {State.PENDING: AnnouncementKind.PENDING, State.REQUIRES_ACTION: AnnouncementKind.REQUIRES_ACTION}
+_GIVEN_BACK: dict[ResultClass | None, AnnouncementKind] = {
+    ResultClass.REVERSED: AnnouncementKind.REVERSED,
+    ResultClass.RETURNED: AnnouncementKind.RETURNED,
+}

@@ -136,9 +136,12 @@ def _account_and_source(
     told = source is not None
     selected = []
     for field_ref in policy.account:
+        if field_ref.kind is FieldKind.CONST:
+            selected.append(field_ref.name)
+            continue
         found = value_in(field_ref, call, tree, parameters) or ""
         selected.append(found)
-        if source is None and found and field_ref.kind is not FieldKind.CONST:
+        if source is None and found:
             source = AccountSource.SELECTOR
     account = _cached_hash(secret, "account", "" if told else option or "", *selected)
     return account, source or (AccountSource.HEADER if option else AccountSource.CONSTANT)
@@ -181,7 +184,7 @@ def _provider_key(
     if contract.send_as is None or stem is None:
         return None
     own_place = field_ref == contract.send_as and contract.key_space_is_account and not only_we_know
-    if own_place and contract.accepts_key(client_key):
+    if own_place and provider_accepts(contract, client_key):
         return client_key
     return generation_key(stem, 1)
 
@@ -197,6 +200,12 @@ def fingerprint_of(call: Call, tree: Tree, ignore: tuple[str, ...], secret: byte
 
 _LONG_NUMBER = re.compile(rb"-?\d[\d.]{15,}(?:[eE][+-]?\d+)?")
 _NOT_A_FORM = (b"{", b"[", b"<", b'"')
+
+
+def provider_accepts(contract: ProviderContract, key: str) -> bool:
+    """Whether the provider would take this text as a key."""
+    fits = contract.min_length <= len(key) <= contract.max_length and key.isascii()
+    return fits and (contract.characters is None or contract.characters.issuperset(key))
 
 
 def lost_in_tree(body: bytes, ignore: tuple[str, ...]) -> str:

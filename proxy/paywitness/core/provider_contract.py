@@ -91,11 +91,6 @@ class ProviderContract:
         object.__setattr__(self, "dedupes", dedupes)
         object.__setattr__(self, "permits_resend", dedupes and keeps_errors)
 
-    def accepts_key(self, key: str) -> bool:
-        """Whether the provider would take this text as a key."""
-        fits = self.min_length <= len(key) <= self.max_length and key.isascii()
-        return fits and (self.characters is None or self.characters.issuperset(key))
-
     @property
     def resend_until_s(self) -> float:
         """Age of the first send from which on a re-send is no longer safe."""

@@ -28,7 +28,7 @@ from paywitness.core.payout import PayoutClaim
 from paywitness.core.payout_claims import payout_claim
 from paywitness.core.policy import Candidates, Policy, Provider, priority_of
 from paywitness.core.problems import ANOTHER_ACCOUNT, Problem
-from paywitness.core.provider_contract import FieldKind, FieldRef, OperationKind
+from paywitness.core.provider_contract import FieldKind, OperationKind
 from paywitness.core.record import record
 
 PathParameters = dict[str, str]
@@ -154,7 +154,7 @@ def recognise_under(
         money = policy.money_in(tree)
     except MoneyError:
         money = None
-    unstorable = contains_any(tree, policy.never_store)
+    unstorable, stamp = contains_any(tree, policy.never_store), policy.stamp
     return RecognisedCall(
         call,
         policy,
@@ -162,7 +162,9 @@ def recognise_under(
         parameters,
         identity,
         money,
-        unstamped=_has_no_room_for_stamp(call, policy, tree),
+        unstamped=stamp is not None
+        and stamp.kind is FieldKind.BODY
+        and (not _can_insert(call, policy, tree, stamp.name) or _is_full(stamp.name, policy.stamp_keys_max, tree)),
         holds_unstorable_data=unstorable,
         request_hash=request_hash_of(call.method, call.target, call.body, secret) if unstorable else "",
         priority=priority_of(call.options.priority, policy.priorities, tree, money),
@@ -226,7 +228,11 @@ def _refusal_of(recognised: RecognisedCall) -> RecognitionRefusal | None:
     if repeats_header and (twice := _ambiguous_header(call, policy)) is not None:
         problem = Problem.MALFORMED
         detail = f"The header {twice} says whose call it is, and stands there twice. Nothing was sent."
-    elif send_as is not None and not _can_insert(call, policy, recognised.tree, send_as):
+    elif (
+        send_as is not None
+        and send_as.kind is FieldKind.BODY
+        and not _can_insert(call, policy, recognised.tree, send_as.name)
+    ):
         problem, detail = Problem.BODY_UNREADABLE, f"the body has no room for {send_as.name}. Nothing was sent."
     elif policy.key_required and identity.key_source == "generated":
         problem = Problem.KEY_REQUIRED
@@ -247,26 +253,17 @@ def _ambiguous_header(call: Call, policy: Policy) -> str | None:
     return twice[0].decode("latin-1") if twice else None
 
 
-def _has_no_room_for_stamp(call: Call, policy: Policy, tree: Tree) -> bool:
-    place, limit = policy.stamp, policy.stamp_keys_max
-    if place is None or _can_insert(call, policy, tree, place):
-        return place is not None and limit is not None and _is_full(place, limit, tree)
-    return True
-
-
-def _can_insert(call: Call, policy: Policy, tree: Tree, place: FieldRef) -> bool:
-    """Whether a value of ours fits there: into a header always, into a body if it is plain and has room for it."""
-    if place.kind is not FieldKind.BODY:
-        return True
+def _can_insert(call: Call, policy: Policy, tree: Tree, path: str) -> bool:
+    """Whether a value of ours fits into the body: if that is plain and has room for it. A header always has."""
     is_plain = call.headers_by_name.get(b"content-encoding", b"identity").lower() in _UNCOMPRESSED
-    return is_plain and can_splice(call.body, policy.encoding, tree, place.name)
+    return is_plain and can_splice(call.body, policy.encoding, tree, path)
 
 
-def _is_full(place: FieldRef, limit: int, tree: Tree) -> bool:
+def _is_full(path: str, limit: int | None, tree: Tree) -> bool:
     """Whether the object that would hold the stamp has as many keys as the provider takes."""
-    if place.kind is not FieldKind.BODY:
+    if limit is None:
         return False
-    parent, _, name = place.name.rpartition(".")
+    parent, _, name = path.rpartition(".")
     holder = value_at(tree, parent) if parent else tree
     return isinstance(holder, dict) and name not in holder and len(holder) >= limit
 

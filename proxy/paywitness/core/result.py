@@ -178,11 +178,6 @@ class Classification:
     shown_money: Money | None = None  # of an answer that does not fit its request: the amount that it shows, if any
     falls_back: bool = False  # the row lets such a refusal be made by another route; not kept
 
-    @property
-    def executed(self) -> bool:
-        """Whether the provider let this credential act: it paid, accepted, declined, or asked the customer to act."""
-        return self.effect is Effect.DONE or self.result_class in PROVIDER_SAID_NO
-
     @classmethod
     def of(
         cls,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from paywitness.clock import Clock
+from paywitness.core.classify import was_executed
 from paywitness.core.consequences import WriteContext
 from paywitness.core.decide import END_DECISIONS, Action, Decision, decide
 from paywitness.core.errors import JournalUnavailable
@@ -95,7 +96,7 @@ class AttemptRecorder:
         call_context.circuit_refused = evidence.fault is WireFault.CIRCUIT_OPEN
         decided: Decision
         before = operation
-        executed = classification.executed
+        executed = was_executed(classification)
         sealed_credential = self.journal_writer.credential_to_store(call_context) if executed else None
 
         allowed = True
