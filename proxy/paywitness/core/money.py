@@ -53,12 +53,17 @@ def read_money(amount: object, currency: object, unit: Unit) -> Money:
     """Money from what a body carries: a whole number of minor units, or a decimal of major ones. Exact, or an error.
     A list is a sum, of the parts of one order; its currencies must be one."""
     code = _code(currency) if isinstance(currency, str) else _currency(currency)
-    if not isinstance(amount, list):
-        total = _minor_units(amount, code, unit)
-    elif 0 < len(amount) <= _PARTS_MAX:
-        total = sum(_minor_units(part, code, unit) for part in amount)
-    else:
+    parts = amount if isinstance(amount, list) else (amount,)
+    if not 0 < len(parts) <= _PARTS_MAX:
         raise MoneyError("the amount is a list of none, or of too many")
+    total = 0
+    for part in parts:
+        if unit is Unit.MAJOR:
+            total += _minor_units(part, code)
+        elif isinstance(part, int) and not isinstance(part, bool) and abs(part) < _MINOR_UNITS_MAX:
+            total += part
+        else:
+            total += _whole(part)
     if abs(total) >= _MINOR_UNITS_MAX:
         raise MoneyError("the amount is too large")
     return Money(total, code)
@@ -81,14 +86,15 @@ def _currency(currency: object) -> str:
     return codes.pop()
 
 
-def _minor_units(amount: object, code: str, unit: Unit) -> int:
-    if unit is Unit.MAJOR:
-        minor = _decimal(amount).scaleb(exponent(code))
-        if minor != minor.to_integral_value():
-            raise MoneyError(f"the amount has more decimals than {code} has")
-        return int(minor)
-    if isinstance(amount, int) and not isinstance(amount, bool) and abs(amount) < _MINOR_UNITS_MAX:
-        return amount
+def _minor_units(amount: object, code: str) -> int:
+    minor = _decimal(amount).scaleb(exponent(code))
+    if minor != minor.to_integral_value():
+        raise MoneyError(f"the amount has more decimals than {code} has")
+    return int(minor)
+
+
+def _whole(amount: object) -> int:
+    """A whole number that is written as a text or with a point."""
     if isinstance(amount, str) and _WHOLE_NUMBER.match(amount):
         return int(amount)
     if isinstance(amount, float) and amount.is_integer() and abs(amount) < _EXACT_FLOAT_MAX:

@@ -154,7 +154,11 @@ def recognise_under(
         money = policy.money_in(tree)
     except MoneyError:
         money = None
-    unstorable, stamp = contains_any(tree, policy.never_store), policy.stamp
+    unstorable = contains_any(tree, policy.never_store)
+    stamp, unstamped = policy.stamp, False
+    if stamp is not None and stamp.kind is FieldKind.BODY:
+        limit, fits = policy.stamp_keys_max, _can_insert(call, policy, tree, stamp.name)
+        unstamped = not fits or (limit is not None and _is_full(stamp.name, limit, tree))
     return RecognisedCall(
         call,
         policy,
@@ -162,9 +166,7 @@ def recognise_under(
         parameters,
         identity,
         money,
-        unstamped=stamp is not None
-        and stamp.kind is FieldKind.BODY
-        and (not _can_insert(call, policy, tree, stamp.name) or _is_full(stamp.name, policy.stamp_keys_max, tree)),
+        unstamped=unstamped,
         holds_unstorable_data=unstorable,
         request_hash=request_hash_of(call.method, call.target, call.body, secret) if unstorable else "",
         priority=priority_of(call.options.priority, policy.priorities, tree, money),
@@ -259,10 +261,8 @@ def _can_insert(call: Call, policy: Policy, tree: Tree, path: str) -> bool:
     return is_plain and can_splice(call.body, policy.encoding, tree, path)
 
 
-def _is_full(path: str, limit: int | None, tree: Tree) -> bool:
+def _is_full(path: str, limit: int, tree: Tree) -> bool:
     """Whether the object that would hold the stamp has as many keys as the provider takes."""
-    if limit is None:
-        return False
     parent, _, name = path.rpartition(".")
     holder = value_at(tree, parent) if parent else tree
     return isinstance(holder, dict) and name not in holder and len(holder) >= limit
