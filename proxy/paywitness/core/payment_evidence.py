@@ -7,6 +7,7 @@ is unknown: it never counts as zero.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import repeat
 
 from paywitness.core.bodies.tree import Tree
 from paywitness.core.classify import Expression, is_false, reference_text
@@ -43,12 +44,9 @@ def shown_balance(
     names = _names(operation, policy, classification, provider_object)
     currency = _currency(operation, rules, provider_object)
     balance, fit = rules.balance, policy.classify.fit
-    authorised, captured, capturable, refunded, disputed = _amounts(
-        (balance.authorised, balance.captured, balance.capturable, balance.refunded, balance.disputed),
-        provider_object,
-        balance.unit,
-        currency,
-    )
+    totals = (balance.authorised, balance.captured, balance.capturable, balance.refunded, balance.disputed)
+    places = [*zip(totals, repeat(balance.unit)), (fit.amount, fit.unit)]
+    authorised, captured, capturable, refunded, disputed, moved = _amounts(places, provider_object, currency)
     return ShownBalance(
         names=names,
         creates=not rules.acts_on and not rules.continues,
@@ -59,7 +57,7 @@ def shown_balance(
         capturable=capturable if classification.result_class is ResultClass.SUCCEEDED else None,
         refunded=refunded,
         disputed=disputed,
-        moved=_amounts((fit.amount,), provider_object, fit.unit, currency)[0],
+        moved=moved,
         captures=_captures(rules, provider_object) if policy.kind.pays else None,
         final=_is_final(rules, request_tree) if policy.kind is OperationKind.CAPTURE else None,
         increment_means=rules.increment_means or IncrementMeaning.TOTAL,
@@ -121,11 +119,11 @@ def _currency(operation: Operation, rules: PaymentRules, provider_object: Tree) 
 
 
 def _amounts(
-    expressions: tuple[Expression | None, ...], provider_object: Tree, unit: Unit, currency: str | None
+    places: list[tuple[Expression | None, Unit]], provider_object: Tree, currency: str | None
 ) -> list[int | None]:
     """Amounts in minor units. Major units cannot be read without a currency."""
     found: list[int | None] = []
-    for expression in expressions:
+    for expression, unit in places:
         shown = expression(provider_object) if expression is not None else None
         is_readable = shown is not None and shown != [] and not (currency is None and unit is Unit.MAJOR)
         try:
