@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from paywitness.core.circuit import CircuitRules
 from paywitness.core.errors import PolicyError
 from paywitness.core.policy import Candidates, Policy, Provider, Route
 from paywitness.policy.block_parsers.fallback import fallback_problems
@@ -70,6 +71,19 @@ class PolicyBook:
                 if by_wildcard is None and _matches_wildcard(pattern, wanted):
                     by_wildcard = provider
         return by_wildcard
+
+
+@dataclass(slots=True)
+class CurrentPolicies:
+    """The policies in force. A reload replaces the book as a whole."""
+
+    book: PolicyBook
+
+    def __call__(self) -> PolicyBook:
+        return self.book
+
+    def circuit_rules(self) -> Mapping[str, CircuitRules]:
+        return {name: provider.circuit for name, provider in self.book.providers.items()}
 
 
 def _matches_wildcard(pattern: str, host: str) -> bool:
