@@ -34,6 +34,9 @@ Node = Mapping[str, Any]
 
 def closure_of(node: Node) -> Closure | None:
     """The parsed expression as a closure, or None where it holds a part that only the library knows."""
+    names, texts = _texts_compared(node)
+    if names:
+        return _one_of(names, texts)
     make = _MAKERS.get(node["type"])
     return make(node) if make is not None else None
 
@@ -49,33 +52,26 @@ def _path(node: Node) -> Closure | None:
     if len(names) == 1:
         name = names[0]
         return lambda tree: tree.get(name) if isinstance(tree, dict) else None
+
+    def fields(tree: Tree) -> Tree:
+        for name in names:
+            tree = tree.get(name) if isinstance(tree, dict) else None
+        return tree
+
     if names:
-        return _fields(names)
+        return fields
     steps = [step for step in map(closure_of, node["children"]) if step is not None]
-    if len(steps) < len(node["children"]):
-        return None
 
     def path(tree: Tree) -> Tree:
         for step in steps:
             tree = step(tree)
         return tree
 
-    return path
-
-
-def _fields(names: tuple[str, ...]) -> Closure:
-    def fields(tree: Tree) -> Tree:
-        for name in names:
-            tree = tree.get(name) if isinstance(tree, dict) else None
-        return tree
-
-    return fields
+    return path if len(steps) == len(node["children"]) else None
 
 
 def _comparison(node: Node) -> Closure | None:
     """With a text or a boolean on one side: a text equals only itself, and a boolean is never a number."""
-    if (texts := _texts_compared(node)) is not None:
-        return _one_of(*texts)
     left, right = _operands(node)
     found = closure_of(left)
     if found is None or right["type"] != "literal" or node["value"] not in {"eq", "ne"}:
@@ -91,17 +87,16 @@ def _operands(node: Node) -> tuple[Node, Node]:
     return (right, left) if left["type"] == "literal" else (left, right)
 
 
-def _texts_compared(node: Node) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-    """Of `a.b == 'x' || a.b == 'y'`, most rows of most policies, the path and the texts."""
+def _texts_compared(node: Node) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Of `a.b == 'x' || a.b == 'y'`, as most rows are, the path and the texts. Of anything else no path."""
     if node["type"] == "or_expression":
-        first, second = map(_texts_compared, node["children"])
-        same = first is not None and second is not None and first[0] == second[0]
-        return (first[0], first[1] + second[1]) if same and first is not None and second is not None else None
+        (names, texts), (others, more) = map(_texts_compared, node["children"])
+        return (names, texts + more) if names == others else ((), ())
     if node["type"] != "comparator" or node["value"] != "eq":
-        return None
+        return (), ()
     left, right = _operands(node)
     is_text = right["type"] == "literal" and isinstance(right["value"], str)
-    return (_names_of(left), (right["value"],)) if is_text and _names_of(left) else None
+    return (_names_of(left), (right["value"],)) if is_text else ((), ())
 
 
 def _one_of(names: tuple[str, ...], texts: tuple[str, ...]) -> Closure:
@@ -114,8 +109,6 @@ def _one_of(names: tuple[str, ...], texts: tuple[str, ...]) -> Closure:
 
 
 def _either(node: Node) -> Closure | None:
-    if (texts := _texts_compared(node)) is not None:
-        return _one_of(*texts)
     first, second = (closure_of(child) for child in node["children"])
     if first is None or second is None:
         return None
