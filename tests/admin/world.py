@@ -12,10 +12,10 @@ from paywitness.admin.backend import Readiness
 from paywitness.admin.server import AdminServer
 from paywitness.clock import JournalClock
 from paywitness.core.admission import ConcurrencyBounds
-from paywitness.core.announcements import announcement_of
 from paywitness.core.circuit import CircuitRules
 from paywitness.core.claim import ClaimRequest, ClaimVerdict
 from paywitness.core.classify import ClassifyRules
+from paywitness.core.consequences import announcement_of
 from paywitness.core.decide import Action
 from paywitness.core.fallback import FallbackCause, FallbackChoice, RouteCandidate, RouteVerdict
 from paywitness.core.inquiry import Cancel, Inquiry

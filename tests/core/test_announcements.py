@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from paywitness.core.announcements import (
-    announcement_of,
     cloud_events,
     event_bytes,
     event_type,
-    fallback_announcement,
 )
+from paywitness.core.consequences import announcement_of, fallback_announcement
 from paywitness.core.operation import (
     Announcement,
     AnnouncementKind,

@@ -9,8 +9,7 @@ from itertools import product
 
 import pytest
 
-from paywitness.core.announcements import announcement_of
-from paywitness.core.consequences import Consequences, WriteContext, consequences
+from paywitness.core.consequences import Consequences, WriteContext, announcement_of, consequences
 from paywitness.core.guard import is_reply_under_way
 from paywitness.core.lifecycle import Event, advance
 from paywitness.core.operation import AnnouncementKind, FallbackLink, Lease, Operation, OtherPayment, State

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from paywitness.core.announcements import announcement_of
+from paywitness.core.consequences import announcement_of
 from paywitness.core.external_evidence import EvidenceSource, conclude_external, event_of, is_postponed, precedes_end
 from paywitness.core.lifecycle import Event, IncidentKind
 from paywitness.core.operation import AnnouncementKind, Operation, OtherPayment, State

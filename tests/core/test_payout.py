@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from paywitness.core.announcements import announcement_of, cloud_events
+from paywitness.core.announcements import cloud_events
 from paywitness.core.call import Call
+from paywitness.core.consequences import announcement_of
 from paywitness.core.guard import GIVEN_BACK
 from paywitness.core.identity import identify
 from paywitness.core.money import Money

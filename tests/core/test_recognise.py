@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +18,7 @@ from paywitness.core.policy import AmountField, Policy, Provider
 from paywitness.core.problems import Problem
 from paywitness.core.provider_contract import FieldKind, FieldRef
 from paywitness.core.recognise import (
-    MatchPolicy,
+    FindCandidates,
     RecognisedCall,
     RecognitionRefusal,
     recognise,
@@ -47,17 +46,10 @@ def provider_of(under: Policy) -> Provider:
     return Provider(under.provider, under.upstream, (), under.revision, "", "", (under,))
 
 
-def matching(under: Policy | None, *, reads_body: bool = False) -> MatchPolicy:
+def matching(under: Policy | None, *, reads_body: bool = False) -> FindCandidates:
     """A book with one operation, whose `where` reads the body if `reads_body`."""
-
-    def match(
-        _: str, __: str, ___: tuple[str, ...], body_tree: Callable[[], Tree]
-    ) -> tuple[Policy, dict[str, str]] | None:
-        if reads_body:
-            body_tree()
-        return None if under is None else (under, {})
-
-    return match
+    found = replace(under, where=lambda tree: True) if under is not None and reads_body else under
+    return lambda *_: () if found is None else ((found, {}),)
 
 
 def recognised(asked: Call, under: Policy, *, reads_body: bool = False) -> RecognisedCall | RecognitionRefusal | None:
@@ -82,6 +74,12 @@ def refusal_of(asked: Call, under: Policy, *, reads_body: bool = False) -> Recog
 def test_a_call_that_no_operation_matches_is_none_whatever_its_body_holds() -> None:
     asked = call(b"{no json", KEYED)
     assert recognise(asked, provider_of(policy()), matching(None), SECRET, lambda: "") is None
+
+
+def test_a_call_whose_body_is_that_of_no_operation_is_none() -> None:
+    under = policy(where=lambda tree: tree.get("mode") == "manual")
+    assert recognised(call(b'{"mode": "auto"}', KEYED), under) is None
+    assert isinstance(recognised(call(b'{"mode": "manual"}', KEYED), under), RecognisedCall)
 
 
 # --- refusals

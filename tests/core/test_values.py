@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
+from paywitness.core.classify import was_executed
 from paywitness.core.evidence import NetworkPhase, WireFault
 from paywitness.core.operation import Outcome, State
 from paywitness.core.policy import Route
 from paywitness.core.provider_contract import ErrorsUnderKey, FieldKind, FieldRef, OperationKind
-from paywitness.core.result import DENIALS, SHOWN_AFTER_SUCCESS, Classification, Effect, ResultClass, ShadowMatch
+from paywitness.core.result import DENIALS, SHOWN_AFTER_SUCCESS, ResultClass
 from paywitness.core.retry import RetryRule
 from tests.core.samples import answered, call, contract, operation, policy, read, response, unanswered
 
@@ -82,7 +81,7 @@ def test_an_answer_is_complete() -> None:
 
 
 def test_a_credential_is_accepted_only_by_an_answer_that_acted_on_it() -> None:
-    acted = {reading for reading in ResultClass if read(reading).executed}
+    acted = {reading for reading in ResultClass if was_executed(read(reading))}
     assert acted == {
         ResultClass.SUCCEEDED,
         ResultClass.PENDING,
@@ -90,7 +89,7 @@ def test_a_credential_is_accepted_only_by_an_answer_that_acted_on_it() -> None:
         ResultClass.REQUIRES_ACTION,
         *DENIALS,
     }
-    assert not read(ResultClass.UNKNOWN_OUTCOME).executed
+    assert not was_executed(read(ResultClass.UNKNOWN_OUTCOME))
 
 
 def test_only_success_and_failure_are_ends_and_only_unknown_and_review_are_doubt() -> None:
@@ -118,16 +117,3 @@ def test_a_class_without_a_rule_of_its_own_is_tried_as_the_default_says() -> Non
     under = policy(retry={ResultClass.RATE_LIMITED: throttled})
     assert under.retry_rule(ResultClass.RATE_LIMITED) is throttled
     assert under.retry_rule(ResultClass.PROVIDER_TIMEOUT) is under.retry_default
-
-
-def test_a_reading_that_is_given_a_reference_keeps_all_else() -> None:
-    read = Classification(
-        ResultClass.PENDING,
-        Effect.NONE,
-        "answers.charge[1]",
-        lost=True,
-        reference="ch_1",
-        stored=False,
-        shadow_match=ShadowMatch("answers.charge[2]", ResultClass.FAILED),
-    )
-    assert read.with_reference("ch_2") == replace(read, reference="ch_2")

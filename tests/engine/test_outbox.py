@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from paywitness.clock import SystemClock
-from paywitness.core.announcements import announcement_of
+from paywitness.core.consequences import announcement_of
 from paywitness.core.errors import JournalUnavailable, SettingsError
 from paywitness.core.lifecycle import Event, advance
 from paywitness.core.operation import Operation

@@ -6,8 +6,8 @@ import itertools
 from dataclasses import replace
 from typing import Any
 
-from paywitness.core.announcements import announcement_of
 from paywitness.core.claim import ClaimRequest
+from paywitness.core.consequences import announcement_of
 from paywitness.core.lifecycle import Event, advance
 from paywitness.core.money import Money
 from paywitness.core.operation import AttemptSummary, Guard, GuardKind, Lease, Operation, RepeatPaymentRule, State

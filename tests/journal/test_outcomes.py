@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from paywitness.core.announcements import fallback_announcement
+from paywitness.core.consequences import fallback_announcement
 from paywitness.core.errors import StaleWrite
 from paywitness.core.lifecycle import Event, advance
 from paywitness.core.operation import AnnouncementKind, FallbackLink, Operation

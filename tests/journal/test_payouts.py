@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from paywitness.core.announcements import announcement_of
 from paywitness.core.claim import Claim, ClaimRequest, ClaimVerdict
+from paywitness.core.consequences import announcement_of
 from paywitness.core.lifecycle import Event, advance
 from paywitness.core.money import Money
 from paywitness.core.operation import Operation, PayoutStage, State

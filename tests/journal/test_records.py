@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from paywitness.core.announcements import announcement_of
+from paywitness.core.consequences import announcement_of
 from paywitness.core.errors import IllegalTransition, StaleWrite
 from paywitness.core.lifecycle import Event, advance
 from paywitness.core.operation import (

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from paywitness.core.announcements import announcement_of
 from paywitness.core.claim import AliasKind, Claim, ClaimVerdict
+from paywitness.core.consequences import announcement_of
 from paywitness.core.errors import IllegalTransition, PaywitnessError, StaleWrite
 from paywitness.core.lifecycle import Event, advance
 from paywitness.core.operation import Lease, Operation, RepeatPaymentRule, State

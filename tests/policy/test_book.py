@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from paywitness.core.errors import BodyError, PolicyError
+from paywitness.core.errors import PolicyError
 from paywitness.policy.book import PolicyBook, load_directory, read_policy_file
-from tests.policy.texts import MINIMAL, changed, load
+from tests.policy.texts import MINIMAL, changed, load, matched
 
 ROUTES = """\
   search: {kind: none, match: "GET /v1/payments/search"}
@@ -20,26 +20,16 @@ answers:
 BOOK = PolicyBook.of([load(changed("answers:\n", ROUTES))])
 
 
-def never() -> object:
-    raise AssertionError("the body was decoded though no 'where' asked for it")
-
-
-def matched(method: str, path: str, body: object = None) -> tuple[str, dict[str, str]] | None:
-    segments = tuple(path.strip("/").split("/"))
-    found = BOOK.match("bank", method, segments, never if body is None else lambda: body)
-    return (found[0].operation, found[1]) if found else None
-
-
 def test_a_call_is_matched_by_method_and_path_without_its_body():
-    assert matched("POST", "/v1/payments") == ("pay", {})
-    assert matched("GET", "/v1/payments/p1") == ("look", {"payment": "p1"})
-    assert matched("GET", "/v1/payments/search") == ("search", {})
+    assert matched(BOOK, "bank", "POST", "/v1/payments") == ("pay", {})
+    assert matched(BOOK, "bank", "GET", "/v1/payments/p1") == ("look", {"payment": "p1"})
+    assert matched(BOOK, "bank", "GET", "/v1/payments/search") == ("search", {})
 
 
 def test_where_decides_between_operations_of_one_path():
-    assert matched("POST", "/v1/orders/7/pay", {"mode": "manual"}) == ("manual", {"order": "7"})
-    assert matched("POST", "/v1/orders/7/pay", {"mode": "auto"}) == ("order", {"order": "7"})
-    assert matched("POST", "/v1/orders", {}) == ("order", {})
+    assert matched(BOOK, "bank", "POST", "/v1/orders/7/pay", {"mode": "manual"}) == ("manual", {"order": "7"})
+    assert matched(BOOK, "bank", "POST", "/v1/orders/7/pay", {"mode": "auto"}) == ("order", {"order": "7"})
+    assert matched(BOOK, "bank", "POST", "/v1/orders", {}) == ("order", {})
 
 
 @pytest.mark.parametrize(
@@ -53,30 +43,21 @@ def test_where_decides_between_operations_of_one_path():
     ],
 )
 def test_what_no_operation_names_matches_nothing(method, path):
-    assert matched(method, path) is None
+    assert matched(BOOK, "bank", method, path) == ("", {})
 
 
 def test_another_provider_matches_nothing():
-    assert BOOK.match("other", "POST", ("v1", "payments"), never) is None
+    assert BOOK.candidates("other", "POST", ("v1", "payments")) == ()
 
 
-def test_a_body_that_decides_and_cannot_be_read_is_the_callers_problem():
-    def unreadable() -> object:
-        raise BodyError("not JSON")
-
-    with pytest.raises(BodyError):
-        BOOK.match("bank", "POST", ("v1", "orders"), unreadable)
-
-
-def test_the_body_is_decoded_once():
-    decoded = []
-
-    def tree() -> object:
-        decoded.append("once")
-        return {}
-
-    BOOK.match("bank", "POST", ("v1", "orders"), tree)
-    assert decoded == ["once"]
+def test_all_operations_of_a_route_are_candidates_in_the_order_of_the_file():
+    found = BOOK.candidates("bank", "POST", ("v1", "orders"))
+    assert [policy.operation for policy, _ in found] == ["manual", "order"]
+    found = BOOK.candidates("bank", "GET", ("v1", "payments", "search"))
+    assert [(policy.operation, parameters) for policy, parameters in found] == [
+        ("search", {}),
+        ("look", {"payment": "search"}),
+    ]
 
 
 def test_a_host_finds_its_provider():

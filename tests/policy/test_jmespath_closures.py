@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paywitness.policy.reading.expressions import closure_of, expression
+from paywitness.policy.reading.expressions import closure_of, condition, expression
 
 NAMES = st.sampled_from(["status", "error", "code", "a"])
 FIELDS = st.lists(NAMES, min_size=1, max_size=3).map(".".join)
@@ -53,6 +53,23 @@ def test_a_closure_gives_what_the_library_gives(text: str, tree: object) -> None
     closure = closure_of(compiled.parsed)
     assert closure is not None
     assert said(closure, tree) == said(compiled.search, tree)
+
+
+@settings(max_examples=800, deadline=None, derandomize=True)
+@given(EXPRESSIONS, TREES)
+def test_an_expression_never_raises_and_a_condition_is_its_truth(text: str, tree: object) -> None:
+    try:
+        value = jmespath.search(text, tree)
+    except jmespath.exceptions.JMESPathError:
+        value = None
+    assert expression(text)(tree) == value
+    assert condition(text)(tree) is not (value is False or value in (None, "", [], {}))
+
+
+@pytest.mark.parametrize("text", ["length(a)", "contains(a, 'x')", "a.b || starts_with(a, 'x')"])
+def test_what_raises_in_the_library_is_no_value_and_no_match(text: str) -> None:
+    assert expression(text)({"a": 1}) is None
+    assert not condition(text)({"a": 1})
 
 
 @pytest.mark.parametrize(

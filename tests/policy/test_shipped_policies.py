@@ -16,7 +16,7 @@ from paywitness.core.result import Effect, ResultClass
 from paywitness.policy.book import load_directory
 from paywitness.policy.check import check
 from paywitness.policy.shipped_policies import shipped_directory
-from tests.policy.texts import operation
+from tests.policy.texts import matched, operation
 
 BOOK = load_directory(shipped_directory())
 ACME, STRIPE = BOOK.providers["acme"], BOOK.providers["stripe"]
@@ -159,13 +159,11 @@ def test_acmes_answer_over_another_amount_is_doubt():
     ],
 )
 def test_acmes_calls_are_recognised(method, path, body, name, parameters):
-    found = BOOK.match("acme", method, tuple(path[1:].split("/")), lambda: body)
-    assert found is not None
-    assert (found[0].operation, found[1]) == (name, parameters)
+    assert matched(BOOK, "acme", method, path, body) == (name, parameters)
 
 
 def test_acmes_reads_are_no_operation():
-    assert BOOK.match("acme", "GET", ("v1", "charges", "ch_1"), dict) is None
+    assert not BOOK.candidates("acme", "GET", ("v1", "charges", "ch_1"))
 
 
 # -- stripe -----------------------------------------------------------------------------------------------------------
@@ -296,9 +294,7 @@ def test_stripes_hint_is_believed_where_nothing_is_stored_and_nowhere_else():
     ],
 )
 def test_stripes_calls_are_recognised(path, body, name):
-    found = BOOK.match("stripe", "POST", tuple(path[1:].split("/")), lambda: decode(body, Encoding.FORM))
-    assert found is not None
-    assert found[0].operation == name
+    assert matched(BOOK, "stripe", "POST", path, decode(body, Encoding.FORM))[0] == name
 
 
 def test_stripe_is_stamped_only_where_the_metadata_are_the_calls_own():

@@ -9,20 +9,22 @@ from __future__ import annotations
 import pytest
 
 from paywitness.core.bodies.tree import Tree
-from paywitness.core.classify import ExpectedPayment, classify, evaluate
+from paywitness.core.classify import ExpectedPayment, classify
 from paywitness.core.money import Money, read_money
 from paywitness.core.policy import Policy
 from paywitness.core.provider_contract import ErrorsUnderKey
+from paywitness.core.recognise import first_for
 from paywitness.core.result import Effect, ResultClass
 from paywitness.policy.book import load_content
 from paywitness.policy.explain import FailureScenario, explain
 from tests.policy.shipped import BOOK, TEN, answered, capture, order, policy
+from tests.policy.texts import matched
 
 
 def money_of(found: Policy, body: Tree) -> Money | None:
     if found.amount is None or found.currency is None:
         return None
-    return read_money(evaluate(found.amount.at, body), evaluate(found.currency, body), found.amount.unit)
+    return read_money(found.amount.at(body), found.currency(body), found.amount.unit)
 
 
 # -- which call is which ----------------------------------------------------------------------------------------------
@@ -56,7 +58,7 @@ UNITS = [{"amount": {"value": "4.00", "currency_code": "EUR"}}, {"amount": {"val
 )
 def test_a_call_is_recognised(provider, call, body, name, money):
     method, _, path = call.partition(" ")
-    found = BOOK.match(provider, method, tuple(path[1:].split("/")), lambda: body)
+    found = first_for(BOOK.candidates(provider, method, tuple(path[1:].split("/"))), body)
     assert found is not None
     assert found[0].operation == name
     if money is not None:
@@ -76,7 +78,7 @@ def test_a_call_is_recognised(provider, call, body, name, money):
 )
 def test_what_moves_no_money_by_itself_is_no_operation(provider, call):
     method, _, path = call.partition(" ")
-    assert BOOK.match(provider, method, tuple(path[1:].split("/")), dict) is None
+    assert not matched(BOOK, provider, method, path, {})[0]
 
 
 def test_paypals_amounts_are_summed_over_the_units_and_the_items():

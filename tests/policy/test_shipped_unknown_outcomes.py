@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from paywitness.core.bodies.tree import Tree
-from paywitness.core.classify import ExpectedPayment, evaluate
+from paywitness.core.classify import ExpectedPayment
 from paywitness.core.evidence import Response
 from paywitness.core.inquiry import filled_body, read_inquiry, read_object
 from paywitness.core.operation import FindingKind
@@ -209,8 +209,8 @@ def test_a_capture_of_an_authorization_is_not_told_to_the_order():
 def test_an_order_keeps_its_own_name_when_an_event_shows_its_capture():
     reference = policy("paypal.order_sale").classify.reference
     assert reference is not None
-    assert evaluate(reference, {"id": "O1", "status": "COMPLETED"}) == "O1"
-    assert evaluate(reference, {"id": "C1", "amount": {"value": "1.00"}}) is False
+    assert reference({"id": "O1", "status": "COMPLETED"}) == "O1"
+    assert reference({"id": "C1", "amount": {"value": "1.00"}}) is False
 
 
 def test_a_repeat_is_never_answered_with_another_kind_of_object():
@@ -218,12 +218,12 @@ def test_a_repeat_is_never_answered_with_another_kind_of_object():
     for name in ("order_sale", "order_authorization", "capture_order", "authorize"):
         as_response = policy(f"paypal.{name}").as_response
         assert as_response is not None
-        assert evaluate(as_response, {"id": "C1", "status": "COMPLETED", "amount": {}}) is None
+        assert as_response({"id": "C1", "status": "COMPLETED", "amount": {}}) is None
         whole = order("COMPLETED", capture("COMPLETED"))
-        assert evaluate(as_response, whole) == whole
+        assert as_response(whole) == whole
     as_response = policy("checkout.sale").as_response
     assert as_response is not None
-    assert evaluate(as_response, {"id": "pay_1", "action_id": "act_1", "response_code": "10000"}) is None
+    assert as_response({"id": "pay_1", "action_id": "act_1", "response_code": "10000"}) is None
 
 
 def test_checkouts_events_of_an_action_are_not_those_of_the_payment():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from paywitness.core.bodies.tree import Tree
 from paywitness.core.operation import Operation
 from paywitness.core.policy import Policy, Provider
 from paywitness.core.provider_contract import OperationKind
-from paywitness.policy.book import load_content
+from paywitness.core.recognise import first_for
+from paywitness.policy.book import PolicyBook, load_content
 
 MINIMAL = """\
 provider: bank
@@ -80,3 +82,9 @@ def an_operation(**changes: object) -> Operation:
 
 def operation(provider: Provider, name: str) -> Policy:
     return next(policy for policy in provider.policies if policy.operation == name)
+
+
+def matched(book: PolicyBook, provider: str, method: str, path: str, body: Tree = None) -> tuple[str, dict[str, str]]:
+    """The name of the operation that such a call is, and the parameters of its path; "" if it is none."""
+    found = first_for(book.candidates(provider, method, tuple(path[1:].split("/"))), body)
+    return (found[0].operation, found[1]) if found is not None else ("", {})

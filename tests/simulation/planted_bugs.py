@@ -654,7 +654,7 @@ BUGS = (
         Replaced(_ENGINE + "webhooks.inbox.WebhookInbox._store", _every_event_is_new),
         Replaced(_ENGINE + "resolution.external_evidence.ExternalEvidenceRecorder.apply", _knows_its_source),
         Replaced(_CORE + "external_evidence.changes_nothing", _event_always_changes),
-        Replaced(_CORE + "announcements.announcement_of", _event_announces_anew),
+        Replaced(_CORE + "consequences.announcement_of", _event_announces_anew),
         breaks=("an end is told once",),
     ),
     bug(

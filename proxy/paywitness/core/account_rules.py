@@ -3,7 +3,7 @@ accounts were told before. Plain values."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from paywitness.core.classify import Expression
 from paywitness.core.provider_contract import FieldRef
@@ -97,10 +97,11 @@ class AccountRules:
     earlier: tuple[EarlierRule, ...] = ()  # newest first; not of the file, but of the journal
     named: tuple[NamedAccount, ...] = ()  # `accounts:`
 
-    @property
-    def tells_owners_apart(self) -> bool:
-        """Whether two credentials that nothing is known of may be of two owners."""
-        return self.who_am_i is not None or self.many
+    # whether two credentials that nothing is known of may be of two owners
+    tells_owners_apart: bool = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tells_owners_apart", self.who_am_i is not None or self.many)
 
     def account_named(self, name: str) -> NamedAccount | None:
         return next((each for each in self.named if each.name == name), None) if name else None

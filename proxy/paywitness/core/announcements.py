@@ -9,7 +9,6 @@ no hash, no free text: what people and providers write does not leave in an even
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
@@ -24,12 +23,9 @@ from paywitness.core.operation import (
     OtherPayment,
     PayoutStage,
     Posting,
-    State,
 )
 from paywitness.core.operator_actions import proposal_for
-from paywitness.core.payout import movement_of_change, payout_posting, payout_status
-from paywitness.core.provider_contract import OperationKind
-from paywitness.core.result import ResultClass
+from paywitness.core.payout import payout_posting
 
 CONTENT_TYPE = "application/cloudevents+json"
 TYPE_PREFIX = "paywitness.operation."
@@ -193,94 +189,3 @@ def event_bytes(event: dict[str, Any]) -> bytes:
 
 def _rfc3339(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def announcement_of(before: Operation | None, after: Operation) -> Announcement | None:
-    """What a change tells the rest of the company; None where it is our own affair. `before` None: a new operation."""
-    kinds = _kinds_of(before, after)
-    if after.kind is OperationKind.PAYOUT:
-        return _payout_announcement(before, after, kinds)
-    if not kinds:
-        return None
-    return Announcement(
-        kinds, after.outcome, after.result_class, after.reference, after.incident, other_payment=_other_payment(after)
-    )
-
-
-def _other_payment(operation: Operation) -> OtherPayment | None:
-    return operation.other_payment if operation.incident is not None else None
-
-
-def fallback_announcement(before: Operation, after: Operation, link: FallbackLink | None) -> Announcement | None:
-    """What the end of an operation tells that falls back: that its doubt is over, where to, and why. How it ends, the
-    fallback's own end tells: two ends of one payment would be one too many."""
-    kinds = tuple(kind for kind in _kinds_of(before, after) if kind is not AnnouncementKind.ENDED)
-    kinds += (AnnouncementKind.FALLBACK,) if link is not None else ()
-    if not kinds:
-        return None
-    return Announcement(
-        kinds,
-        after.outcome,
-        after.result_class,
-        after.reference,
-        after.incident,
-        fallback=link,
-        other_payment=_other_payment(after),
-    )
-
-
-def _kinds_of(before: Operation | None, after: Operation) -> tuple[AnnouncementKind, ...]:
-    kinds: list[AnnouncementKind] = []
-    was, now = before.state if before is not None else None, after.state
-    was_in_doubt = was is not None and was.in_doubt
-    if now.in_doubt and not was_in_doubt:
-        kinds.append(AnnouncementKind.DOUBT_OPENED)
-    if now is State.REQUIRES_REVIEW and was is not now:
-        kinds.append(AnnouncementKind.REVIEW_OPENED)
-    if was_in_doubt and not now.in_doubt:
-        kinds.append(AnnouncementKind.RESOLVED)
-    kinds += _waiting_kinds(before, after)
-    if now.ended and (was is None or not was.ended):
-        kinds.append(AnnouncementKind.ENDED)
-    was_reversed = before is not None and before.result_class is ResultClass.REVERSED
-    if after.state is State.SUCCEEDED and after.result_class is ResultClass.REVERSED and not was_reversed:
-        kinds.append(AnnouncementKind.REVERSED)
-    was_returned = before is not None and before.result_class is ResultClass.RETURNED
-    if after.state is State.SUCCEEDED and after.result_class is ResultClass.RETURNED and not was_returned:
-        kinds.append(AnnouncementKind.RETURNED)
-    incident = before.incident if before is not None else None
-    if after.incident is not None and incident is None:
-        kinds.append(AnnouncementKind.INCIDENT_OPENED)
-    if after.incident is None and incident is not None:
-        kinds.append(AnnouncementKind.INCIDENT_CLOSED)
-    return tuple(kinds)
-
-
-def _waiting_kinds(before: Operation | None, after: Operation) -> Iterator[AnnouncementKind]:
-    """What is waited for since this change: the provider, or the customer; and that the customer's time is over."""
-    is_new_state = before is None or after.state is not before.state
-    if is_new_state and after.state is State.PENDING:
-        yield AnnouncementKind.PENDING
-    if is_new_state and after.state is State.REQUIRES_ACTION:
-        yield AnnouncementKind.REQUIRES_ACTION
-    if after.action_expired and (before is None or not before.action_expired):
-        yield AnnouncementKind.ACTION_EXPIRED
-
-
-def _payout_announcement(
-    before: Operation | None, after: Operation, kinds: tuple[AnnouncementKind, ...]
-) -> Announcement | None:
-    status = payout_status(before, after)
-    if not kinds and status is None:
-        return None
-    posting = movement_of_change(before, after)
-    return Announcement(
-        kinds,
-        after.outcome,
-        after.result_class,
-        after.reference,
-        after.incident,
-        posting,
-        status,
-        other_payment=_other_payment(after),
-    )

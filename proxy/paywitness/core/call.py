@@ -46,15 +46,14 @@ class Call:
     body: bytes
     options: CallerOptions = CallerOptions()
     headers_by_name: dict[bytes, bytes] = field(init=False, repr=False, compare=False)  # lower-case; the first of each
+    target: str = field(init=False, repr=False, compare=False)  # path and query as they stand on the request line
 
     def __post_init__(self) -> None:
-        # Headers are looked up by name a dozen times a call.
-        object.__setattr__(self, "headers_by_name", {name.lower(): value for name, value in reversed(self.headers)})
-
-    @property
-    def target(self) -> str:
-        """Path and query as they stand on the request line."""
-        return f"{self.path}?{self.query}" if self.query else self.path
+        by_name: dict[bytes, bytes] = {}  # headers are looked up by name a dozen times a call
+        for name, value in self.headers:
+            by_name.setdefault(name.lower(), value)
+        object.__setattr__(self, "headers_by_name", by_name)
+        object.__setattr__(self, "target", f"{self.path}?{self.query}" if self.query else self.path)
 
     def header(self, name: str) -> str | None:
         """The first header of that name, whatever its case."""

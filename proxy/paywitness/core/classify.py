@@ -41,7 +41,9 @@ SUCCESS_IN_ERROR = "success_in_error_status"  # the rule's name of an error whos
 NOTHING_SHOWN: tuple[Tree, ...] = (None, {}, [], "")
 UNREAD_SUCCESS = "unrecognised_2xx"  # the rule's name of a 2xx that was read whole, fits, and is known to no row
 FOREIGN_PAGE = "foreign_page"  # the rule's name of a page that is not written in the API's language
-Expression = Callable[[Tree], Tree]  # a compiled JMESPath; may raise, which counts as "does not match"
+# A compiled JMESPath: the value that it finds, or None also if it cannot be read. It never raises.
+Expression = Callable[[Tree], Tree]
+Condition = Callable[[Tree], bool]  # an expression that is read as true or false
 
 
 @record
@@ -53,7 +55,7 @@ class ResponseRule:
     effect: Effect | None = None
     status_codes: frozenset[int] | None = None
     headers: tuple[tuple[str, str], ...] = ()  # lower-case name, value
-    when: Expression | None = None
+    when: Condition | None = None
     code: Expression | None = None
     table: Mapping[str, ResultClass] | None = None
     otherwise: ResultClass | None = None  # for a code that the table does not list; without it the row does not match
@@ -93,7 +95,7 @@ class ResponseRule:
             return None
         if self.headers and any(not _same_text(response.header(name), value) for name, value in self.headers):
             return None
-        if self.when is not None and not truthy(self.when, tree):
+        if self.when is not None and not self.when(tree):
             return None
         if self.code is None:
             return self.result_class
@@ -101,7 +103,7 @@ class ResponseRule:
 
     def code_in(self, tree: Tree) -> str:
         """The code that the row looks up; empty if there is none."""
-        found = evaluate(self.code, tree) if self.code is not None else None
+        found = self.code(tree) if self.code is not None else None
         return str(found) if isinstance(found, (str, int)) else ""
 
 
@@ -132,12 +134,11 @@ def read_response(
     evidence: Evidence, rules: ClassifyRules, expected: ExpectedPayment = ExpectedPayment()
 ) -> tuple[Classification, Tree]:
     """What this evidence means, and the body of the response as it was decoded."""
-    if not evidence.sent:
-        return Classification.of(ResultClass.NETWORK_CONNECT_FAILURE, "not_sent"), None
-    if evidence.response is None:
-        return _lost(evidence), None
+    response = evidence.response
+    if response is None:
+        return _without_response(evidence), None
     try:
-        tree, readable = _decoded(evidence.response, rules.encoding), True
+        tree, readable = decode_response(response.body, response.header("Content-Encoding"), rules.encoding), True
     except BodyOverBound:
         # As with an answer that is larger than its bound: what it says is not known, whatever the status code is.
         return Classification.of(ResultClass.UNKNOWN_OUTCOME, "answer_over_bound", lost=True), None
@@ -146,7 +147,7 @@ def read_response(
     if evidence.repeats_previous and reference_in(rules, tree) is not None:
         # Two calls do not get one reference: a stray copy, and the call's own answer is still to come.
         return Classification.of(ResultClass.UNKNOWN_OUTCOME, "answer_of_another_call", lost=True), None
-    return _by_response(evidence.response, tree, rules, expected, readable=readable), tree
+    return _by_response(response, tree, rules, expected, readable=readable), tree
 
 
 def _by_response(
@@ -155,7 +156,9 @@ def _by_response(
     if response.close_delimited and not readable:
         # Perhaps only its beginning: what the rest of it would have said is not known, whatever the status code is.
         return Classification.of(ResultClass.UNKNOWN_OUTCOME, "answer_cut_off", lost=True)
-    foreign = is_foreign_page(response, tree, readable=readable)
+    # What an API writes in its own language is no page, and need not be looked at.
+    looks_foreign = not readable or (isinstance(tree, dict) and "html" in tree)
+    foreign = looks_foreign and is_foreign_page(response, tree, readable=readable)
     by_row, observed = _by_rules(rules, response, tree, foreign=foreign)
     by_row = by_row or _success_in_error(rules, response, tree, foreign=foreign)
     found = by_row or _by_page_or_status(response.status_code, rules, readable=readable, foreign=foreign)
@@ -170,7 +173,7 @@ def _by_response(
     names_payment = by_row is not None or 200 <= response.status_code < 300
     if not names_payment or found.result_class in DENIALS:
         return found
-    return found.with_reference(reference_in(rules, tree))
+    return replace(found, reference=name_at(rules.reference, tree))
 
 
 def reference_in(rules: ClassifyRules, tree: Tree) -> str | None:
@@ -180,7 +183,12 @@ def reference_in(rules: ClassifyRules, tree: Tree) -> str | None:
 
 def name_at(expression: Expression | None, tree: Tree) -> str | None:
     """The name that an answer or an object shows at this place; None if it shows none there."""
-    return reference_text(evaluate(expression, tree)) if expression is not None else None
+    return reference_text(expression(tree)) if expression is not None else None
+
+
+def was_executed(classification: Classification) -> bool:
+    """Whether the provider let this credential act: it paid, accepted, declined, or asked the customer to act."""
+    return classification.effect is Effect.DONE or classification.result_class in PROVIDER_SAID_NO
 
 
 @record
@@ -197,11 +205,14 @@ class ClassifyRules:
 
     def advice_of(self, row: ResponseRule, tree: Tree) -> Advice | None:
         """What the policy has the customer told about what the row has read; None: as the class says."""
-        by_code = self.advice_by_code.get(row.code_in(tree)) if self.advice_by_code else None
-        return by_code or row.advice
+        if not self.advice_by_code:
+            return row.advice
+        return self.advice_by_code.get(row.code_in(tree) if row.code is not None else "") or row.advice
 
 
-def _lost(evidence: Evidence) -> Classification:
+def _without_response(evidence: Evidence) -> Classification:
+    if not evidence.sent:
+        return Classification.of(ResultClass.NETWORK_CONNECT_FAILURE, "not_sent")
     timeouts = {WireFault.FIRST_BYTE_TIMEOUT, WireFault.BODY_TIMEOUT, WireFault.WRITE_TIMEOUT}
     if evidence.fault in timeouts:
         return Classification.of(ResultClass.NETWORK_READ_TIMEOUT, "answer_timed_out", lost=True)
@@ -211,13 +222,9 @@ def _lost(evidence: Evidence) -> Classification:
 def tree_of(response: Response, encoding: Encoding) -> tuple[Tree, bool]:
     """The response's tree, and whether it could be read."""
     try:
-        return _decoded(response, encoding), True
+        return decode_response(response.body, response.header("Content-Encoding"), encoding), True
     except BodyError:
         return None, False
-
-
-def _decoded(response: Response, encoding: Encoding) -> Tree:
-    return decode_response(response.body, response.header("Content-Encoding"), encoding)
 
 
 def is_foreign_page(response: Response, tree: Tree, *, readable: bool) -> bool:
@@ -236,6 +243,7 @@ def _by_rules(
     observed: ShadowMatch | None = None
     status_code = response.status_code
     empty = not response.body.strip()
+    may_be_unproven = tree in NOTHING_SHOWN or not 200 <= status_code < 300
     for row in (*rules.rows, *rules.answers):
         if row.status_codes is not None and status_code not in row.status_codes:
             continue  # most rows, for most answers: they need not be asked
@@ -243,33 +251,27 @@ def _by_rules(
             continue
         result_class = row.read(response, tree)
         if result_class is None or (
-            row.status_codes is None and _is_unproven(row, result_class, rules, response, tree)
+            may_be_unproven and row.status_codes is None and _is_unproven(row, result_class, rules, tree)
         ):
             continue
         if row.observe:
             observed = observed or ShadowMatch(row.name, result_class)
             continue
-        return _as_row_reads(row, result_class, rules.advice_of(row, tree), foreign=foreign), observed
+        return Classification(
+            result_class,
+            row.effect or DEFAULT_EFFECTS[result_class],
+            row.name,
+            stored=row.stored,
+            advice=rules.advice_of(row, tree),
+            falls_back=row.fallback and not foreign,  # only the provider's own response is its refusal
+        ), observed
     return None, observed
 
 
-def _as_row_reads(
-    row: ResponseRule, result_class: ResultClass, advice: Advice | None, *, foreign: bool
-) -> Classification:
-    falls_back = row.fallback and not foreign  # only the provider's own response is its refusal
-    return Classification.of(
-        result_class, row.name, effect=row.effect, stored=row.stored, advice=advice, falls_back=falls_back
-    )
-
-
-def _is_unproven(
-    row: ResponseRule, result_class: ResultClass, rules: ClassifyRules, response: Response, tree: Tree
-) -> bool:
+def _is_unproven(row: ResponseRule, result_class: ResultClass, rules: ClassifyRules, tree: Tree) -> bool:
     """Whether a row that names no status reads a success where none can be read: from nothing, or, by the rows of an
-    object, from an error."""
-    if not row.says_done(result_class):
-        return False
-    return tree in NOTHING_SHOWN or (not 200 <= response.status_code < 300 and row in rules.answers)
+    object, from an error. Of a 2xx that shows something this is not asked."""
+    return row.says_done(result_class) and (tree in NOTHING_SHOWN or row in rules.answers)
 
 
 def _success_in_error(rules: ClassifyRules, response: Response, tree: Tree, *, foreign: bool) -> Classification | None:
@@ -326,16 +328,17 @@ def _by_status(status_code: int, *, readable: bool, kind_moves_money: bool) -> C
 
 def matches_expected(fit: ResponseMatcher, tree: Tree, expected: ExpectedPayment) -> bool:
     """Whether what an answer shows is what was asked for. What it does not show cannot contradict."""
-    stamp = evaluate(fit.stamp, tree) if fit.stamp is not None else None
+    stamp = fit.stamp(tree) if fit.stamp is not None else None
     if stamp is not None and expected.stamp is not None and stamp != expected.stamp:
         return False
     money = expected.money
     if money is None:
         return True
-    currency = evaluate(fit.currency, tree) if fit.currency is not None else None
-    if currency is not None and not _is_all_of_currency(currency, money.currency):
-        return False
-    amount = evaluate(fit.amount, tree) if fit.amount is not None else None
+    currency = fit.currency(tree) if fit.currency is not None else None
+    for part in currency if isinstance(currency, list) else () if currency is None else (currency,):
+        if str(part).upper() != money.currency:
+            return False
+    amount = fit.amount(tree) if fit.amount is not None else None
     if amount is None or amount == []:
         return True
     if type(amount) is int and fit.unit is Unit.MINOR:
@@ -349,10 +352,10 @@ def matches_expected(fit: ResponseMatcher, tree: Tree, expected: ExpectedPayment
 def unfit(fit: ResponseMatcher, tree: Tree, expected: ExpectedPayment) -> Classification:
     """The doubt about what does not match what was asked for, with the amount that it shows instead."""
     found = Classification.of(ResultClass.UNKNOWN_OUTCOME, DOES_NOT_FIT)
-    amount = evaluate(fit.amount, tree) if fit.amount is not None else None
+    amount = fit.amount(tree) if fit.amount is not None else None
     if amount is None or expected.money is None:
         return found
-    currency = evaluate(fit.currency, tree) if fit.currency is not None else None
+    currency = fit.currency(tree) if fit.currency is not None else None
     try:
         money = read_money(amount, expected.money.currency if currency is None else currency, fit.unit)
     except MoneyError:
@@ -360,28 +363,9 @@ def unfit(fit: ResponseMatcher, tree: Tree, expected: ExpectedPayment) -> Classi
     return replace(found, shown_money=money)
 
 
-def _is_all_of_currency(shown: Tree, currency: str) -> bool:
-    """Whether the parts of what an answer shows, several or one, are of this currency."""
-    if isinstance(shown, list):
-        return all(str(part).upper() == currency for part in shown)
-    return str(shown).upper() == currency
-
-
-def evaluate(expression: Expression, tree: Tree) -> Tree:
-    """The expression's value, or None where it raises: a rule that cannot be read does not match."""
-    try:
-        return expression(tree)
-    except Exception:  # noqa: BLE001  # expressions are the policy's; whatever they raise means "no match"
-        return None
-
-
-def truthy(expression: Expression, tree: Tree) -> bool:
+def is_false(value: Tree) -> bool:
     """JMESPath's truth: false, null, "", [] and {} are false; 0 is true."""
-    try:
-        value = expression(tree)
-    except Exception:  # noqa: BLE001  # as in `evaluate`
-        return False
-    return value is True or not (value is None or value is False or value in ("", [], {}))
+    return value is False or value in NOTHING_SHOWN
 
 
 def reference_text(value: Tree) -> str | None:

@@ -34,9 +34,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from paywitness.core.announcements import announcement_of, fallback_announcement
 from paywitness.core.guard import is_undelivered
-from paywitness.core.operation import Announcement, FallbackLink, Lease, Operation, State
+from paywitness.core.operation import (
+    Announcement,
+    AnnouncementKind,
+    FallbackLink,
+    Lease,
+    Operation,
+    PayoutStage,
+    Posting,
+    State,
+)
+from paywitness.core.payout import movement_of_change, payout_status
+from paywitness.core.provider_contract import OperationKind
 from paywitness.core.record import record
 from paywitness.core.result import PROVIDER_SAID_NO, Effect, ResultClass
 
@@ -84,17 +94,19 @@ def consequences(before: Operation, after: Operation, context: WriteContext) -> 
     changed: dict[str, Any] = {"lease": lease, "due_at": _due_at(before, after, lease, context)}
     is_new_state = after.state is not before.state
     if is_new_state and after.state.ended and not before.state.ended:
-        changed["key_released"] = _releases_key(before, after)
+        changed["key_released"] = after.state is State.FAILED and _releases_key(before, after)
     if context.no_bytes_after_at is not None and after.doubt:
         changed["no_bytes_after_at"] = max(after.no_bytes_after_at or 0.0, context.no_bytes_after_at)
     if is_new_state and after.state in _CHECKED_STATES:
         changed |= {"checks_done": 0, "misses": 0, "first_miss_at": None}
     elif after.attempts > before.attempts:
         changed |= {"misses": 0, "first_miss_at": None}
-    changed |= _customers_time(before, after, context)
+    concerns_customer = is_new_state and State.REQUIRES_ACTION in (before.state, after.state)
+    changed |= _customers_time(after, context) if concerns_customer else {}
     if context.check_asked_by or (after.check_asked_by and changed["due_at"] != before.due_at):
         changed["check_asked_by"] = context.check_asked_by
-    changed |= _found_no_more(before, after)
+    if after.other_payment is not None or after.absence_shown:
+        changed |= _found_no_more(before, after)
     operation = after.changed(**changed)
     if context.reached is not None and after.state is not State.REQUIRES_REVIEW:
         undelivered = is_undelivered(before, operation, reached=context.reached)
@@ -103,12 +115,23 @@ def consequences(before: Operation, after: Operation, context: WriteContext) -> 
         operation = operation.changed(delivery_unknown=True)
     elif operation.delivery_unknown and _is_delivery_known(operation, context):
         operation = operation.changed(delivery_unknown=False)
+    falls_back = operation.fallback_to is not None and before.fallback_to is None
     return Consequences(
         operation,
         renews_lease=lease is not None and lease.token == context.sends_under,
         erase_request=operation.state.ended,
-        announcement=_announcement(before, operation, context),
+        announcement=fallback_announcement(before, operation, context.fallback)
+        if falls_back
+        else announcement_of(before, operation),
     )
+
+
+def _customers_time(after: Operation, context: WriteContext) -> dict[str, Any]:
+    """Since when the customer must act, and whether that time is over. Anew whenever the customer comes to act."""
+    return {
+        "action_since_at": context.now if after.state is State.REQUIRES_ACTION else None,
+        "action_expired": False,
+    }
 
 
 def _found_no_more(before: Operation, after: Operation) -> dict[str, Any]:
@@ -119,22 +142,6 @@ def _found_no_more(before: Operation, after: Operation) -> dict[str, Any]:
     if after.absence_shown and (after.state is not before.state or after.attempts > before.attempts):
         no_more["absence_shown"] = False
     return no_more
-
-
-def _customers_time(before: Operation, after: Operation, context: WriteContext) -> dict[str, Any]:
-    """Since when the customer must act, and whether that time is over. Anew whenever the customer comes to act."""
-    if after.state is before.state or State.REQUIRES_ACTION not in (before.state, after.state):
-        return {}
-    return {
-        "action_since_at": context.now if after.state is State.REQUIRES_ACTION else None,
-        "action_expired": False,
-    }
-
-
-def _announcement(before: Operation, after: Operation, context: WriteContext) -> Announcement | None:
-    if after.fallback_to is None or before.fallback_to is not None:
-        return announcement_of(before, after)
-    return fallback_announcement(before, after, context.fallback)
 
 
 def _is_delivery_known(after: Operation, context: WriteContext) -> bool:
@@ -148,8 +155,8 @@ _KEEPS_KEY = PROVIDER_SAID_NO | {ResultClass.ALREADY_DONE}
 
 
 def _releases_key(before: Operation, after: Operation) -> bool:
-    """Whether an end lets its key start again: no effect, and nothing that the provider keeps under the key."""
-    if after.state is not State.FAILED or after.doubt or after.fallback_to is not None:
+    """Whether a failure lets its key start again: no effect, and nothing that the provider keeps under the key."""
+    if after.doubt or after.fallback_to is not None:
         return False
     without_effect = after.effect is Effect.NONE or before.state in _WITHOUT_EFFECT_STATES
     return without_effect and after.result_class not in _KEEPS_KEY
@@ -181,3 +188,77 @@ def _due_at(before: Operation, after: Operation, lease: Lease | None, context: W
     if after.due_at is None and lease is None and state in _ALWAYS_DUE_STATES:
         return context.now
     return after.due_at
+
+
+# --- What a change tells the rest of the company
+
+
+def announcement_of(before: Operation | None, after: Operation) -> Announcement | None:
+    """What a change tells the rest of the company; None where it is our own affair. `before` None: a new operation."""
+    kinds = _kinds_of(before, after)
+    if after.kind is not OperationKind.PAYOUT:
+        return _announced(after, kinds) if kinds else None
+    status = payout_status(before, after)
+    return _announced(after, kinds, movement_of_change(before, after), status) if kinds or status is not None else None
+
+
+def _announced(
+    after: Operation,
+    kinds: tuple[AnnouncementKind, ...],
+    posting: Posting | None = None,
+    payout: PayoutStage | None = None,
+    fallback: FallbackLink | None = None,
+) -> Announcement:
+    return Announcement(
+        kinds,
+        after.outcome,
+        after.result_class,
+        after.reference,
+        after.incident,
+        posting,
+        payout,
+        fallback=fallback,
+        other_payment=after.other_payment if after.incident is not None else None,
+    )
+
+
+def fallback_announcement(before: Operation, after: Operation, link: FallbackLink | None) -> Announcement | None:
+    """What the end of an operation tells that falls back: that its doubt is over, where to, and why. How it ends, the
+    fallback's own end tells: two ends of one payment would be one too many."""
+    kinds = tuple(kind for kind in _kinds_of(before, after) if kind is not AnnouncementKind.ENDED)
+    kinds += (AnnouncementKind.FALLBACK,) if link is not None else ()
+    return _announced(after, kinds, fallback=link) if kinds else None
+
+
+def _kinds_of(before: Operation | None, after: Operation) -> tuple[AnnouncementKind, ...]:
+    kinds: list[AnnouncementKind] = []
+    was, now = before.state if before is not None else None, after.state
+    was_in_doubt = was is not None and was.in_doubt
+    if now.in_doubt and not was_in_doubt:
+        kinds.append(AnnouncementKind.DOUBT_OPENED)
+    if now is State.REQUIRES_REVIEW and was is not now:
+        kinds.append(AnnouncementKind.REVIEW_OPENED)
+    if was_in_doubt and not now.in_doubt:
+        kinds.append(AnnouncementKind.RESOLVED)
+    if now is not was and now in _WAITING:
+        kinds.append(_WAITING[now])
+    if after.action_expired and (before is None or not before.action_expired):
+        kinds.append(AnnouncementKind.ACTION_EXPIRED)
+    if now.ended and (was is None or not was.ended):
+        kinds.append(AnnouncementKind.ENDED)
+    given_back = _GIVEN_BACK.get(after.result_class) if now is State.SUCCEEDED else None
+    if given_back is not None and (before is None or before.result_class is not after.result_class):
+        kinds.append(given_back)
+    incident = before.incident if before is not None else None
+    if after.incident is not None and incident is None:
+        kinds.append(AnnouncementKind.INCIDENT_OPENED)
+    if after.incident is None and incident is not None:
+        kinds.append(AnnouncementKind.INCIDENT_CLOSED)
+    return tuple(kinds)
+
+
+_WAITING = {State.PENDING: AnnouncementKind.PENDING, State.REQUIRES_ACTION: AnnouncementKind.REQUIRES_ACTION}
+_GIVEN_BACK: dict[ResultClass | None, AnnouncementKind] = {
+    ResultClass.REVERSED: AnnouncementKind.REVERSED,
+    ResultClass.RETURNED: AnnouncementKind.RETURNED,
+}

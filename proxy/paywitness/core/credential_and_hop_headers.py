@@ -58,7 +58,12 @@ _NOT_END_TO_END = HOP_BY_HOP | FRAMING
 
 def end_to_end(headers: Headers) -> Headers:
     """The headers less those of one connection, those that `Connection` names, and the framing."""
-    return tuple([pair for _, pair in end_to_end_pairs(headers)])
+    return _end_to_end(headers, ours=True)
+
+
+def end_to_end_of_provider(headers: Headers) -> Headers:
+    """The headers or trailers of a response that go on: as `end_to_end`, less those that speak for us."""
+    return _end_to_end(headers, ours=False)
 
 
 def headers_named(headers: Headers, name: bytes) -> Headers:
@@ -66,16 +71,12 @@ def headers_named(headers: Headers, name: bytes) -> Headers:
     return tuple([pair for pair in headers if pair[0].lower() == name])
 
 
-def end_to_end_trailers(trailers: Headers) -> Headers:
-    """The trailers that go on. One that frames the message, or speaks for us, does not."""
-    return tuple([pair for name, pair in end_to_end_pairs(trailers) if not name.startswith(b"paywitness-")])
-
-
-def end_to_end_pairs(headers: Headers) -> list[tuple[bytes, tuple[bytes, bytes]]]:
-    """The headers that go on, each with its lower-case name."""
-    named = [(pair[0].lower(), pair) for pair in headers]
-    dropped = _NOT_END_TO_END
-    for name, pair in named:
+def _end_to_end(headers: Headers, *, ours: bool) -> Headers:
+    kept, dropped = [], _NOT_END_TO_END
+    for pair in headers:
+        name = pair[0].lower()
         if name == b"connection":
             dropped |= {token.strip().lower() for token in pair[1].split(b",")}
-    return [both for both in named if both[0] not in dropped]
+        elif ours or not name.startswith(b"paywitness-"):
+            kept.append((name, pair))
+    return tuple([pair for name, pair in kept if name not in dropped])

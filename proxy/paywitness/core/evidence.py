@@ -14,6 +14,8 @@ from paywitness.core.record import record
 class NetworkPhase(IntEnum):
     """How far an attempt got, in order. From SENDING on, the provider may have seen the request."""
 
+    label: str
+
     RESOLVING = 0
     CONNECTING = 1
     HANDSHAKING = 2
@@ -22,12 +24,9 @@ class NetworkPhase(IntEnum):
     RECEIVING = 5
     COMPLETE = 6
 
-    @property
-    def label(self) -> str:
-        return _LABELS[self]
 
-
-_LABELS = {phase: phase.name.lower() for phase in NetworkPhase}
+for _phase in NetworkPhase:
+    _phase.label = _phase.name.lower()
 
 
 class WireFault(StrEnum):

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import hmac
 import json
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable
+from decimal import Decimal
 from functools import lru_cache
 from urllib.parse import parse_qsl
 
-from paywitness.core.bodies.ambiguity import lost_in_tree
-from paywitness.core.bodies.tree import Tree, value_at, without_paths
+from paywitness.core.bodies.tree import Tree, form_path, value_at, without_paths
 from paywitness.core.call import Call, Headers
 from paywitness.core.claim import generation_key
-from paywitness.core.classify import evaluate
 from paywitness.core.credential_and_hop_headers import CREDENTIAL_HEADERS
 from paywitness.core.credential_owners import AccountSource, CredentialClaim
 from paywitness.core.operation import Guard, GuardKind, RepeatPaymentRule
@@ -79,44 +80,30 @@ def identify(
     call: Call, policy: Policy, tree: Tree, parameters: dict[str, str], secret: bytes, generated: Callable[[], str]
 ) -> Identity:
     """The identity of a call under its policy. `generated` makes a key where the caller gives none."""
-    account = account_of(call, policy, tree, parameters, secret)
+    account, account_source = _account_and_source(call, policy, tree, parameters, secret)
     client_key, source, field_ref = client_key_of(call, policy, tree, parameters)
     if client_key is None:
         client_key = generated()
-    provider_name, operation_name = (policy.names[0] or policy.provider, policy.names[1] or policy.operation)
+    provider_name, operation_name = policy.key_provider, policy.key_operation
     key = keyed_hash(secret, "operation", provider_name, account, operation_name, client_key)
-    ignore = _ignored(policy)
-    fingerprint = fingerprint_of(call, tree, ignore, secret)
-    stem = keyed_hash(secret, "provider_key", key) if policy.contract.send_as is not None else None
-    names_purchase = field_ref is not None and field_ref.kind is FieldKind.BODY and field_ref != policy.contract.send_as
+    fingerprint = fingerprint_of(call, tree, policy.fingerprint_ignores, secret)
+    send_as = policy.contract.send_as
+    stem = keyed_hash(secret, "provider_key", key) if send_as is not None else None
+    names_purchase = field_ref is not None and field_ref.kind is FieldKind.BODY and field_ref != send_as
     only_we_know = policy.only_we_know or (policy.account_told_by is None and bool(call.options.account))
-    provider_key = _provider_key(client_key, field_ref, policy.contract, stem, only_we_know=only_we_know)
-    credential = credential_of(call, secret)
-    guard = _guard_of(call, policy, tree, parameters, (provider_name, account, operation_name), fingerprint, secret)
     return Identity(
         key,
         account,
         client_key,
         source,
         names_purchase,
-        provider_key,
+        _provider_key(client_key, field_ref, policy.contract, stem, only_we_know=only_we_know),
         stem,
         fingerprint,
-        ignore,
-        credential,
-        guard,
-        account_source_of(call, policy, tree, parameters),
-    )
-
-
-def _ignored(policy: Policy) -> tuple[str, ...]:
-    """What the fingerprint leaves out: what the policy says, and the key itself. SDKs mint a fresh one per call, and
-    the one that goes out is ours to write: the same order under another key is still the same order."""
-    field_ref = policy.contract.send_as
-    return (
-        (*policy.ignore, field_ref.name)
-        if field_ref is not None and field_ref.kind is FieldKind.BODY
-        else policy.ignore
+        policy.fingerprint_ignores,
+        credential_of(call, secret),
+        _guard_of(call, policy, tree, parameters, (provider_name, account, operation_name), fingerprint, secret),
+        account_source,
     )
 
 
@@ -124,7 +111,8 @@ def value_in(field_ref: FieldRef, call: Call, tree: Tree, parameters: dict[str, 
     """The text at a place of the request, or None where there is none."""
     kind = field_ref.kind
     if kind is FieldKind.HEADER:
-        return call.header(field_ref.name)
+        value = call.headers_by_name.get(field_ref.header_key)
+        return value.decode("latin-1") if value is not None else None
     if kind is FieldKind.CONST:
         return field_ref.name
     if kind is FieldKind.PATH:
@@ -137,19 +125,26 @@ def value_in(field_ref: FieldRef, call: Call, tree: Tree, parameters: dict[str, 
 
 def account_of(call: Call, policy: Policy, tree: Tree, parameters: dict[str, str], secret: bytes) -> str:
     """Keyed hash of everything that says whose account it is. A selector that is missing counts as empty."""
-    selected = [value_in(field_ref, call, tree, parameters) or "" for field_ref in policy.account]
-    option = call.options.account if policy.account_told_by is None else None
-    return _cached_hash(secret, "account", option or "", *selected)
+    return _account_and_source(call, policy, tree, parameters, secret)[0]
 
 
-def account_source_of(call: Call, policy: Policy, tree: Tree, parameters: dict[str, str]) -> AccountSource:
-    """What names the account of a call. A selector of the policy counts before our own header."""
-    if policy.account_told_by is not None:
-        return policy.account_told_by
+def _account_and_source(
+    call: Call, policy: Policy, tree: Tree, parameters: dict[str, str], secret: bytes
+) -> tuple[str, AccountSource]:
+    """The account, and what names it. A selector of the policy counts before our own header."""
+    source, option = policy.account_told_by, call.options.account
+    told = source is not None
+    selected = []
     for field_ref in policy.account:
-        if field_ref.kind is not FieldKind.CONST and value_in(field_ref, call, tree, parameters):
-            return AccountSource.SELECTOR
-    return AccountSource.HEADER if call.options.account else AccountSource.CONSTANT
+        if field_ref.kind is FieldKind.CONST:
+            selected.append(field_ref.name)
+            continue
+        found = value_in(field_ref, call, tree, parameters) or ""
+        selected.append(found)
+        if source is None and found:
+            source = AccountSource.SELECTOR
+    account = _cached_hash(secret, "account", "" if told else option or "", *selected)
+    return account, source or (AccountSource.HEADER if option else AccountSource.CONSTANT)
 
 
 def account_hashes_named(field_refs: tuple[FieldRef, ...], name: str, secret: bytes) -> frozenset[str]:
@@ -177,7 +172,7 @@ def client_key_of(
     for field_ref in policy.take_from:
         found = value_in(field_ref, call, tree, parameters)
         if found:
-            return found, str(field_ref), field_ref
+            return found, field_ref.written, field_ref
     return None, "generated", None
 
 
@@ -189,7 +184,7 @@ def _provider_key(
     if contract.send_as is None or stem is None:
         return None
     own_place = field_ref == contract.send_as and contract.key_space_is_account and not only_we_know
-    if own_place and contract.accepts_key(client_key):
+    if own_place and provider_accepts(contract, client_key):
         return client_key
     return generation_key(stem, 1)
 
@@ -197,18 +192,75 @@ def _provider_key(
 def fingerprint_of(call: Call, tree: Tree, ignore: tuple[str, ...], secret: bytes) -> str:
     """Keyed hash of what the call asks for: method, path, query and body, less what the policy ignores."""
     query = json.dumps(sorted(parse_qsl(call.query, keep_blank_values=True))) if call.query else "[]"
-    parts: list[str | bytes] = [call.method, call.path, query, canonical(without_paths(tree, ignore))]
+    parts = [call.method, call.path, query, canonical(without_paths(tree, ignore))]
     if lost := lost_in_tree(call.body, ignore):
         parts.append(lost)
     return keyed_hash(secret, "fingerprint", *parts)
 
 
-def canonical(tree: Tree) -> bytes:
-    """One text for one meaning: key order and white space do not count."""
-    return _canonical_text(tree).encode()
+_LONG_NUMBER = re.compile(rb"-?\d[\d.]{15,}(?:[eE][+-]?\d+)?")
+_NOT_A_FORM = (b"{", b"[", b"<", b'"')
 
 
-_canonical_text = json.JSONEncoder(separators=(",", ":"), sort_keys=True, check_circular=False).encode
+def provider_accepts(contract: ProviderContract, key: str) -> bool:
+    """Whether the provider would take this text as a key."""
+    fits = contract.min_length <= len(key) <= contract.max_length and key.isascii()
+    return fits and (contract.characters is None or contract.characters.issuperset(key))
+
+
+def lost_in_tree(body: bytes, ignore: tuple[str, ...]) -> str:
+    """What the tree of a body, whose ignored paths are left out, does not tell, and a fingerprint must: two bodies that
+    a provider may read differently are never one. Empty for almost every body.
+
+    Of `a[][b]` in a form nobody but the provider knows which item a field belongs to; and it takes the first, the last
+    or both of `a=1&a=2`. A number may have more digits than a float holds. `a[]=1&a[]=2` and `a[0]=1&a[1]=2` mean the
+    same. The usual ways to write a form add nothing here, so their fingerprints stay what they were."""
+    if body.lstrip()[:1] in _NOT_A_FORM:
+        long_numbers = _LONG_NUMBER.findall(body)
+        return _lossy(long_numbers) if long_numbers else ""
+    if b"=" not in body:
+        return ""
+    try:
+        pairs = parse_qsl(body.decode("ascii"), keep_blank_values=True)
+    except (ValueError, UnicodeDecodeError):
+        return ""
+    counts = Counter(name for name, _ in pairs)
+    unusual = [
+        (name, value)
+        for name, value in pairs
+        if _is_unusual(form_path(name), counts[name]) and not _is_ignored(form_path(name), ignore)
+    ]
+    return json.dumps(unusual) if unusual else ""
+
+
+def _is_unusual(path: list[str], count: int) -> bool:
+    """Whether the name is not the one usual way to write what it becomes."""
+    if "" in path[1:-1]:
+        return True  # a[][b]: the order tells which item it belongs to
+    return count > 1 and not (len(path) > 1 and path[-1] == "")  # a=1&a=2, but not a[]=1&a[]=2
+
+
+def _is_ignored(path: list[str], ignore: tuple[str, ...]) -> bool:
+    names = [part for part in path if part]
+    return any(names[: len(parts)] == parts for parts in (each.split(".") for each in ignore))
+
+
+def _lossy(numbers: list[bytes]) -> str:
+    """Those numbers of a JSON body that a float does not hold. Whole numbers are held whatever their length."""
+    found = [text.decode() for text in numbers]
+    lossy = [text for text in found if ("." in text or "e" in text.lower()) and _is_lossy(text)]
+    return json.dumps(sorted(lossy)) if lossy else ""
+
+
+def _is_lossy(text: str) -> bool:
+    try:
+        return Decimal(text) != Decimal(repr(float(text)))
+    except (ValueError, ArithmeticError):
+        return False  # no number: part of a text
+
+
+# One text for one meaning: key order and white space do not count.
+canonical = json.JSONEncoder(separators=(",", ":"), sort_keys=True, check_circular=False).encode
 
 
 def credential_of(call: Call, secret: bytes) -> str:
@@ -297,8 +349,7 @@ def intent_guard_of(policy: Policy, account: str, intent: str, secret: bytes) ->
 
 def intent_guard(policy: Policy, account: str, intent: str, secret: bytes) -> str:
     """The value of the guard that a payment of this intent holds: across a merchant's providers where it has a name."""
-    provider_name = policy.names[0] or policy.provider
-    payers = ("merchant", policy.merchant) if policy.merchant else ("account", provider_name, account)
+    payers = ("merchant", policy.merchant) if policy.merchant else ("account", policy.key_provider, account)
     return keyed_hash(secret, "intent", *payers, intent)[:32]
 
 
@@ -314,5 +365,5 @@ def _label_of(text: str) -> str:
 
 
 def _intent_in(policy: Policy, tree: Tree) -> str | None:
-    found = evaluate(policy.intent, tree) if policy.intent is not None else None
+    found = policy.intent(tree) if policy.intent is not None else None
     return str(found) if isinstance(found, (str, int)) and not isinstance(found, bool) and found != "" else None

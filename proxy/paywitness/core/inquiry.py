@@ -27,15 +27,14 @@ from paywitness.core.bodies.tree import Tree
 from paywitness.core.classify import (
     NOTHING_SHOWN,
     ClassifyRules,
+    Condition,
     ExpectedPayment,
     Expression,
     ResponseRule,
-    evaluate,
     matches_expected,
     name_at,
     reference_in,
     tree_of,
-    truthy,
     unfit,
 )
 from paywitness.core.evidence import Evidence, Response
@@ -131,7 +130,7 @@ class Inquiry:
     body: BodyTemplate = ()  # of a look-up that is a POST
     headers: tuple[tuple[str, str], ...] = ()  # beside the policy's; where both name one, this counts
     at: Callable[[TemplateValues], Expression | None] | None = None  # None: the whole answer is the object
-    more: Expression | None = None  # true of an answer that is one page of several
+    more: Condition | None = None  # true of an answer that is one page of several
     always_lists: Expression | None = None  # the list that every answer of the provider holds
     lag_s: float = policy_defaults.ASK_LAG_S  # how far the look-up may be behind
     misses: int = policy_defaults.ASK_MISSES
@@ -232,7 +231,7 @@ def _is_of_attempt(
         return True
     if belongs.denied_at is None or provider_time is None or operation.first_sent_at is None or operation.attempts > 1:
         return False
-    denied_at = time_in(evaluate(belongs.denied_at, seen.provider_object))
+    denied_at = time_in(belongs.denied_at(seen.provider_object))
     return denied_at is not None and denied_at >= provider_time.latest_sent_at
 
 
@@ -249,15 +248,15 @@ def _read_inquiry(
         return _not_found(inquiry)
     if not 200 <= status < 300 or not readable or not response.body.strip():
         return _without_object(inquiry, FindingKind.FAILED, status, "no answer that says anything")
-    if inquiry.always_lists is not None and not isinstance(evaluate(inquiry.always_lists, tree), list):
+    if inquiry.always_lists is not None and not isinstance(inquiry.always_lists(tree), list):
         return _without_object(inquiry, FindingKind.FAILED, status, "without the list that it always has")
-    more = inquiry.more is not None and truthy(inquiry.more, tree)
+    more = inquiry.more is not None and bool(inquiry.more(tree))
     provider_object = tree
     if inquiry.at is not None:
         place = inquiry.at(values)
         if place is None:  # nobody looked, so nothing was missed
             return _without_object(inquiry, FindingKind.FAILED, status, "what to look for is not known any more")
-        provider_object = evaluate(place, tree)
+        provider_object = place(tree)
     found = provider_object if isinstance(provider_object, list) else [provider_object]
     ours = [one for one in found if inquiry.belongs.hold(one, values)]
     if found and not ours:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 from enum import StrEnum
+from functools import lru_cache
 
 from paywitness.core.errors import MoneyError
 from paywitness.core.record import record
@@ -51,35 +52,41 @@ def exponent(currency: str) -> int:
 def read_money(amount: object, currency: object, unit: Unit) -> Money:
     """Money from what a body carries: a whole number of minor units, or a decimal of major ones. Exact, or an error.
     A list is a sum, of the parts of one order; its currencies must be one."""
-    code = _currency(currency) if isinstance(currency, list) else _code(currency)
-    if not isinstance(amount, list):
-        total = _minor_units(amount, code, unit)
-    elif 0 < len(amount) <= _PARTS_MAX:
-        total = sum(_minor_units(part, code, unit) for part in amount)
-    else:
+    code = _code(currency) if isinstance(currency, str) else _currency(currency)
+    parts = amount if isinstance(amount, list) else (amount,)
+    if not 0 < len(parts) <= _PARTS_MAX:
         raise MoneyError("the amount is a list of none, or of too many")
+    total = 0
+    for part in parts:
+        if unit is Unit.MAJOR:
+            total += _minor_units(part, code)
+        elif isinstance(part, int) and not isinstance(part, bool) and abs(part) < _MINOR_UNITS_MAX:
+            total += part
+        else:
+            total += _whole(part)
     if abs(total) >= _MINOR_UNITS_MAX:
         raise MoneyError("the amount is too large")
     return Money(total, code)
 
 
-def _code(currency_text: object) -> str:
-    if not isinstance(currency_text, str) or not _CURRENCY.match(currency_text):
+@lru_cache(maxsize=256)  # of codes alone: what is none raises, and is not kept
+def _code(currency: str) -> str:
+    if not _CURRENCY.match(currency):
         raise MoneyError("the currency is not a three-letter code")
-    return currency_text.upper()
+    return currency.upper()
 
 
-def _currency(currency: list[object]) -> str:
+def _currency(currency: object) -> str:
     """The one currency of several parts."""
-    codes = {_code(currency_text) for currency_text in currency}
+    if not isinstance(currency, list) or not all(isinstance(part, str) for part in currency):
+        raise MoneyError("the currency is not a three-letter code")
+    codes = {_code(part) for part in currency}
     if len(codes) != 1:
         raise MoneyError("the amounts are of no currency, or of several")
     return codes.pop()
 
 
-def _minor_units(amount: object, code: str, unit: Unit) -> int:
-    if unit is Unit.MINOR:
-        return _whole(amount)
+def _minor_units(amount: object, code: str) -> int:
     minor = _decimal(amount).scaleb(exponent(code))
     if minor != minor.to_integral_value():
         raise MoneyError(f"the amount has more decimals than {code} has")
@@ -87,8 +94,7 @@ def _minor_units(amount: object, code: str, unit: Unit) -> int:
 
 
 def _whole(amount: object) -> int:
-    if isinstance(amount, int) and not isinstance(amount, bool) and abs(amount) < _MINOR_UNITS_MAX:
-        return amount
+    """A whole number that is written as a text or with a point."""
     if isinstance(amount, str) and _WHOLE_NUMBER.match(amount):
         return int(amount)
     if isinstance(amount, float) and amount.is_integer() and abs(amount) < _EXACT_FLOAT_MAX:

@@ -7,9 +7,10 @@ is unknown: it never counts as zero.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import repeat
 
 from paywitness.core.bodies.tree import Tree
-from paywitness.core.classify import Expression, evaluate, reference_text, truthy
+from paywitness.core.classify import Expression, is_false, reference_text
 from paywitness.core.errors import MoneyError
 from paywitness.core.inquiry import FoundObject, Inquiry
 from paywitness.core.money import Unit, read_money
@@ -42,23 +43,21 @@ def shown_balance(
     rules = policy.payment
     names = _names(operation, policy, classification, provider_object)
     currency = _currency(operation, rules, provider_object)
-    balance = rules.balance
-
-    def total(expression: Expression | None) -> int | None:
-        return _amount(expression, provider_object, balance.unit, currency)
-
-    fit = policy.classify.fit
+    balance, fit = rules.balance, policy.classify.fit
+    totals = (balance.authorised, balance.captured, balance.capturable, balance.refunded, balance.disputed)
+    places = [*zip(totals, repeat(balance.unit)), (fit.amount, fit.unit)]
+    authorised, captured, capturable, refunded, disputed, moved = _amounts(places, provider_object, currency)
     return ShownBalance(
         names=names,
         creates=not rules.acts_on and not rules.continues,
         currency=currency,
-        authorised=total(balance.authorised),
-        captured=total(balance.captured),
+        authorised=authorised,
+        captured=captured,
         # An object that nobody has paid yet shows that nothing can be captured, which says nothing of this payment.
-        capturable=total(balance.capturable) if classification.result_class is ResultClass.SUCCEEDED else None,
-        refunded=total(balance.refunded),
-        disputed=total(balance.disputed),
-        moved=_amount(fit.amount, provider_object, fit.unit, currency),
+        capturable=capturable if classification.result_class is ResultClass.SUCCEEDED else None,
+        refunded=refunded,
+        disputed=disputed,
+        moved=moved,
         captures=_captures(rules, provider_object) if policy.kind.pays else None,
         final=_is_final(rules, request_tree) if policy.kind is OperationKind.CAPTURE else None,
         increment_means=rules.increment_means or IncrementMeaning.TOTAL,
@@ -101,7 +100,7 @@ def _names(
     if classification.reference is not None and operation.kind not in FOLLOW_UPS:
         names.append(classification.reference)
     for expression in policy.payment.also_known_as:
-        shown = evaluate(expression, provider_object)
+        shown = expression(provider_object)
         for value in shown if isinstance(shown, list) else [shown]:
             text = reference_text(value)
             if text is not None:
@@ -113,31 +112,33 @@ def _names(
 
 def _currency(operation: Operation, rules: PaymentRules, provider_object: Tree) -> str | None:
     if rules.balance.currency is not None:
-        shown = evaluate(rules.balance.currency, provider_object)
+        shown = rules.balance.currency(provider_object)
         if isinstance(shown, str) and len(shown) == 3 and shown.isalpha():
             return shown.upper()
     return operation.money.currency if operation.money is not None else None
 
 
-def _amount(expression: Expression | None, provider_object: Tree, unit: Unit, currency: str | None) -> int | None:
-    """An amount in minor units. Major units cannot be read without a currency."""
-    if expression is None:
-        return None
-    shown = evaluate(expression, provider_object)
-    if shown is None or shown == [] or (currency is None and unit is Unit.MAJOR):
-        return None
-    try:
-        return read_money(shown, currency or "XXX", unit).minor_units
-    except MoneyError:
-        return None
+def _amounts(
+    places: list[tuple[Expression | None, Unit]], provider_object: Tree, currency: str | None
+) -> list[int | None]:
+    """Amounts in minor units. Major units cannot be read without a currency."""
+    found: list[int | None] = []
+    for expression, unit in places:
+        shown = expression(provider_object) if expression is not None else None
+        is_readable = shown is not None and shown != [] and not (currency is None and unit is Unit.MAJOR)
+        try:
+            found.append(read_money(shown, currency or "XXX", unit).minor_units if is_readable else None)
+        except MoneyError:
+            found.append(None)
+    return found
 
 
 def _captures(rules: PaymentRules, provider_object: Tree) -> bool | None:
     if rules.captures is None or isinstance(rules.captures, bool):
         return rules.captures
-    if provider_object is None or evaluate(rules.captures, provider_object) is None:
+    if provider_object is None or rules.captures(provider_object) is None:
         return None  # the object does not say, or there is none: a success that was kept while the journal was away
-    return truthy(rules.captures, provider_object)
+    return not is_false(rules.captures(provider_object))
 
 
 def _is_final(rules: PaymentRules, request_tree: Tree) -> bool | None:
@@ -145,14 +146,14 @@ def _is_final(rules: PaymentRules, request_tree: Tree) -> bool | None:
     if isinstance(rules.final, bool):
         return rules.final
     if rules.final is not None and request_tree is not None:
-        return truthy(rules.final, request_tree)
+        return not is_false(rules.final(request_tree))
     return None if rules.partial is None else rules.partial is PartialCaptures.SINGLE
 
 
 def _expires_at(rules: PaymentRules, provider_object: Tree, now: float) -> float | None:
     """When the authorization expires: by the object's own date, else by the policy."""
     if rules.capture_before is not None:
-        shown = time_in(evaluate(rules.capture_before, provider_object))
+        shown = time_in(rules.capture_before(provider_object))
         if shown is not None:
             return shown
     return None if rules.authorization_expires_s is None else now + rules.authorization_expires_s

@@ -69,7 +69,7 @@ def shown_at(place: FieldRef, call: Call, tree: Tree, parameters: Mapping[str, s
     if place.kind is FieldKind.BODY:
         found = value_at(tree, place.name)
         if isinstance(found, (dict, list)):
-            return canonical(found).decode()
+            return canonical(found)
     return value_in(place, call, tree, dict(parameters)) or ""
 
 

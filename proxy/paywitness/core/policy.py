@@ -19,7 +19,7 @@ from paywitness.core.bodies.tree import Encoding, Tree
 from paywitness.core.budget import BudgetRules
 from paywitness.core.call import Priority
 from paywitness.core.circuit import CircuitRules
-from paywitness.core.classify import ClassifyRules, Expression, evaluate, truthy
+from paywitness.core.classify import ClassifyRules, Condition, Expression
 from paywitness.core.credential_owners import AccountSource
 from paywitness.core.fallback import Fallback, FallbackCause
 from paywitness.core.holds import LimitedBy
@@ -42,7 +42,7 @@ class PriorityRule:
     """One row of `priority`. Every condition given must hold; a row without any takes every call."""
 
     priority: Priority  # `as`
-    when: Expression | None = None  # over the request's body
+    when: Condition | None = None  # over the request's body
     above: Money | None = None
     below: Money | None = None
 
@@ -50,7 +50,7 @@ class PriorityRule:
         return (
             (self.above is None or _is_more(money, self.above))
             and (self.below is None or _is_less(money, self.below))
-            and (self.when is None or truthy(self.when, tree))
+            and (self.when is None or bool(self.when(tree)))
         )
 
 
@@ -192,7 +192,7 @@ class Policy:
     trust: UpstreamTrust = UpstreamTrust()
     connections: ConnectionUse = ConnectionUse(policy_defaults.CONNECTIONS)
     encoding: Encoding = Encoding(policy_defaults.BODY)
-    where: Expression | None = None
+    where: Condition | None = None
     account: tuple[FieldRef, ...] = ()
     take_from: tuple[FieldRef, ...] = ()
     key_required: bool = False
@@ -236,10 +236,37 @@ class Policy:
     request_id_header: str = ""  # where a response says what the provider calls the request; empty: nowhere
     priorities: tuple[PriorityRule, ...] = ()  # the operation's rows, then the provider's
 
-    @property
-    def key_provider(self) -> str:
-        """The provider's name as keys know it."""
-        return self.names[0] or self.provider
+    # What follows from the fields above, made once: a call looks at all of it.
+    key_provider: str = field(init=False, repr=False, compare=False)  # the provider's name as keys know it
+    key_operation: str = field(init=False, repr=False, compare=False)
+    fingerprint_ignores: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    makes_payment: bool = field(init=False, repr=False, compare=False)
+    reuses_connections: bool = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key_provider", self.names[0] or self.provider)
+        object.__setattr__(self, "key_operation", self.names[1] or self.operation)
+        object.__setattr__(self, "fingerprint_ignores", self._fingerprint_ignores())
+        object.__setattr__(self, "makes_payment", self._makes_payment())
+        object.__setattr__(self, "reuses_connections", self._reuses_connections())
+
+    def _fingerprint_ignores(self) -> tuple[str, ...]:
+        """What the fingerprint leaves out: what the policy says, and the key itself. SDKs mint a fresh one per call,
+        and the one that goes out is ours to write: the same order under another key is still the same order."""
+        send_as = self.contract.send_as
+        is_in_body = send_as is not None and send_as.kind is FieldKind.BODY
+        return (*self.ignore, send_as.name) if send_as is not None and is_in_body else self.ignore
+
+    def _makes_payment(self) -> bool:
+        """Whether a call makes a payment, or the object of one, if it acts on none."""
+        return self.kind.pays or (self.kind is OperationKind.NONE and self.classify.reference is not None)
+
+    def _reuses_connections(self) -> bool:
+        """Whether an attempt may go out on a connection that was used before. The provider's close of an idle one can
+        cross the request: a doubt about something that never arrived, which only a re-send ends at once."""
+        if self.connections is not ConnectionUse.AUTO:
+            return self.connections is ConnectionUse.REUSE
+        return self.contract.permits_resend if self.kind.moves_money else self.contract.dedupes
 
     def of_owner(self, owner: str) -> Policy:
         """The policy for one of several owners: each is an account of its own."""
@@ -268,32 +295,26 @@ class Policy:
             only_we_know=False,
         )
 
-    @property
-    def reuses_connections(self) -> bool:
-        """Whether an attempt may go out on a connection that was used before. The provider's close of an idle one can
-        cross the request: a doubt about something that never arrived, which only a re-send ends at once."""
-        if self.connections is not ConnectionUse.AUTO:
-            return self.connections is ConnectionUse.REUSE
-        return self.contract.permits_resend if self.kind.moves_money else self.contract.dedupes
-
-    @property
-    def makes_payment(self) -> bool:
-        """Whether a call makes a payment, or the object of one, if it acts on none."""
-        return self.kind.pays or (self.kind is OperationKind.NONE and self.classify.reference is not None)
-
     def retry_rule(self, result_class: ResultClass) -> RetryRule:
         return self.retry.get(result_class, self.retry_default)
 
     def fallback_for(self, cause: FallbackCause | None) -> Fallback | None:
         """The first of the other routes that the policy lists for this cause."""
-        return next((fallback for fallback in self.fallbacks if cause in fallback.when), None)
+        for fallback in self.fallbacks:
+            if cause in fallback.when:
+                return fallback
+        return None
 
     def money_in(self, tree: Tree) -> Money | None:
         """What a request asks to be moved; None where it does not say. Raises MoneyError for what is no amount."""
         if self.amount is None or self.currency is None:
             return None
-        amount, currency = evaluate(self.amount.at, tree), evaluate(self.currency, tree)
+        amount, currency = self.amount.at(tree), self.currency(tree)
         return None if amount is None or currency is None else read_money(amount, currency, self.amount.unit)
+
+
+# The operations whose route a call has, each with the parameters of its path, in the order of the file.
+Candidates = tuple[tuple[Policy, dict[str, str]], ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,9 @@ class OperationKind(StrEnum):
     """What an operation does to money. `none` creates an object and moves nothing. `increment` raises what is
     authorised; `reversal` voids or refunds, as the payment stands."""
 
+    moves_money: bool
+    pays: bool  # whether it is a payment of an intent, of which at most one may succeed
+
     AUTHORIZATION = "authorization"
     SALE = "sale"
     CAPTURE = "capture"
@@ -22,14 +25,9 @@ class OperationKind(StrEnum):
     PAYOUT = "payout"
     NONE = "none"
 
-    @property
-    def moves_money(self) -> bool:
-        return self is not OperationKind.NONE
-
-    @property
-    def pays(self) -> bool:
-        """Whether it is a payment of an intent, of which at most one may succeed."""
-        return self is OperationKind.SALE or self is OperationKind.AUTHORIZATION
+    def __init__(self, stored_value: str) -> None:
+        self.moves_money = stored_value != "none"
+        self.pays = stored_value in {"sale", "authorization"}
 
 
 class ErrorsUnderKey(StrEnum):
@@ -54,13 +52,16 @@ class FieldRef:
 
     kind: FieldKind
     name: str  # header name, dotted body path, path parameter, or the constant itself
-    _written: str = field(init=False, repr=False, compare=False)  # as policies write it
+    written: str = field(init=False, repr=False, compare=False)  # as policies write it
+    header_key: bytes = field(init=False, repr=False, compare=False)  # a header's name as calls keep it
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_written", f"{self.kind}:{self.name}")
+        object.__setattr__(self, "written", f"{self.kind}:{self.name}")
+        is_header = self.kind is FieldKind.HEADER
+        object.__setattr__(self, "header_key", self.name.lower().encode("latin-1") if is_header else b"")
 
     def __str__(self) -> str:
-        return self._written
+        return self.written
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,20 +80,16 @@ class ProviderContract:
     webhook_hints: bool = False  # an event proves nothing: it is a reason to ask at once
     assumed: frozenset[str] = frozenset()  # names of facts that the policy assumes, the provider not documenting them
 
-    @property
-    def dedupes(self) -> bool:
-        """Whether the same key twice is one effect, at least for a while."""
-        return self.send_as is not None and bool(self.window_s)
+    # whether the same key twice is one effect, at least for a while
+    dedupes: bool = field(init=False, repr=False, compare=False)
+    # whether a request whose answer was lost may be sent again under its key
+    permits_resend: bool = field(init=False, repr=False, compare=False)
 
-    @property
-    def permits_resend(self) -> bool:
-        """Whether a request whose answer was lost may be sent again under its key."""
-        return self.dedupes and self.errors_under_key in {ErrorsUnderKey.REPLAYED, ErrorsUnderKey.REEXECUTED}
-
-    def accepts_key(self, key: str) -> bool:
-        """Whether the provider would take this text as a key."""
-        fits = self.min_length <= len(key) <= self.max_length and key.isascii()
-        return fits and (self.characters is None or self.characters.issuperset(key))
+    def __post_init__(self) -> None:
+        dedupes = self.send_as is not None and bool(self.window_s)
+        keeps_errors = self.errors_under_key in {ErrorsUnderKey.REPLAYED, ErrorsUnderKey.REEXECUTED}
+        object.__setattr__(self, "dedupes", dedupes)
+        object.__setattr__(self, "permits_resend", dedupes and keeps_errors)
 
     @property
     def resend_until_s(self) -> float:

@@ -1,8 +1,8 @@
 """Recognition: from a call to the operation it is, or to the reason why it is refused before anything is written.
 
 The engine, shadow mode and the policy tools all use this function, so that a tool says what the engine does. The
-policy book stands above the core, so its `match` is a parameter. The body is decoded at most once, and only if a
-policy needs it.
+policy book stands above the core, so its `candidates` are a parameter. The body is decoded once, and only if the path
+is that of an operation: whose it is, if the body decides that, must not be guessed from one that cannot be read.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Callable
 from paywitness.core.account_choice import choose_account
 from paywitness.core.bodies.tree import Encoding, Tree, can_splice, contains_any, decode, decompressed, value_at
 from paywitness.core.call import Call, Priority
-from paywitness.core.classify import evaluate
 from paywitness.core.credential_and_hop_headers import CREDENTIAL_HEADERS
 from paywitness.core.credential_owners import AccountSource
 from paywitness.core.errors import BodyError, BodyOverBound, MoneyError
@@ -27,14 +26,13 @@ from paywitness.core.payment_names import (
 from paywitness.core.payment_rules import IncrementMeaning
 from paywitness.core.payout import PayoutClaim
 from paywitness.core.payout_claims import payout_claim
-from paywitness.core.policy import Policy, Provider, priority_of
+from paywitness.core.policy import Candidates, Policy, Provider, priority_of
 from paywitness.core.problems import ANOTHER_ACCOUNT, Problem
-from paywitness.core.provider_contract import FieldKind, FieldRef, OperationKind
+from paywitness.core.provider_contract import FieldKind, OperationKind
 from paywitness.core.record import record
 
 PathParameters = dict[str, str]
-# Provider, method, path segments and the body: the policy of the operation, or None if no operation matches.
-MatchPolicy = Callable[[str, str, tuple[str, ...], Callable[[], Tree]], tuple[Policy, PathParameters] | None]
+FindCandidates = Callable[[str, str, tuple[str, ...]], Candidates]  # by provider, method and path segments
 
 _UNCOMPRESSED = frozenset({b"", b"identity"})
 
@@ -103,29 +101,43 @@ class RecognitionRefusal:
 
 
 def recognise(
-    call: Call, provider: Provider, match: MatchPolicy, secret: bytes, generate_key: Callable[[], str]
+    call: Call, provider: Provider, find: FindCandidates, secret: bytes, generate_key: Callable[[], str]
 ) -> RecognisedCall | RecognitionRefusal | None:
     """The operation that a call is, or its refusal, or None if no operation matches.
 
     `generate_key` makes a key if the caller gives none.
     """
-    body_tree = _LazyTree(call, provider)
-    policy: Policy | None = None
+    candidates = find(call.provider, call.method, call.segments)
+    if not candidates:
+        return None
+    policy = candidates[0][0] if candidates[0][0].where is None else None
+    coding, contradicts = call.headers_by_name.get(b"content-encoding"), False
     try:
-        matched = match(call.provider, call.method, call.segments, body_tree)
+        body = call.body if coding is None else decompressed(call.body, coding.decode("latin-1"))
+        tree = decode(body, provider.policies[0].encoding if provider.policies else Encoding.JSON)
+        matched = first_for(candidates, tree)
         if matched is None:
             return None
         policy, parameters = matched
-        chosen = choose_account(policy, call, body_tree(), parameters, secret)
-        policy = chosen.policy
-        recognised = recognise_under(policy, call, body_tree(), parameters, secret, generate_key)
+        if policy.accounts.named:
+            chosen = choose_account(policy, call, tree, parameters, secret)
+            policy, contradicts = chosen.policy, chosen.contradicts
+        recognised = recognise_under(policy, call, tree, parameters, secret, generate_key)
     except BodyOverBound as error:
         return RecognitionRefusal(Problem.TOO_LARGE, f"{error}. Nothing was sent. Send a smaller body.", policy)
     except BodyError as error:
         return RecognitionRefusal(Problem.BODY_UNREADABLE, f"{error}. Nothing was sent.", policy)
-    if chosen.contradicts:
+    if contradicts:
         return RecognitionRefusal(Problem.CREDENTIAL_NOT_RECOGNISED, ANOTHER_ACCOUNT, policy, recognised)
     return _refusal_of(recognised) or recognised
+
+
+def first_for(candidates: Candidates, tree: Tree) -> tuple[Policy, PathParameters] | None:
+    """The operation that a call of this body is, of those that have its route."""
+    for policy, parameters in candidates:
+        if policy.where is None or policy.where(tree):
+            return policy, parameters
+    return None
 
 
 def recognise_under(
@@ -143,6 +155,10 @@ def recognise_under(
     except MoneyError:
         money = None
     unstorable = contains_any(tree, policy.never_store)
+    stamp, unstamped = policy.stamp, False
+    if stamp is not None and stamp.kind is FieldKind.BODY:
+        limit, fits = policy.stamp_keys_max, _can_insert(call, policy, tree, stamp.name)
+        unstamped = not fits or (limit is not None and _is_full(stamp.name, limit, tree))
     return RecognisedCall(
         call,
         policy,
@@ -150,7 +166,7 @@ def recognise_under(
         parameters,
         identity,
         money,
-        unstamped=not _can_insert(call, policy, tree, policy.stamp) or _is_full(policy, tree),
+        unstamped=unstamped,
         holds_unstorable_data=unstorable,
         request_hash=request_hash_of(call.method, call.target, call.body, secret) if unstorable else "",
         priority=priority_of(call.options.priority, policy.priorities, tree, money),
@@ -179,7 +195,7 @@ def payment_claim(
             scope = policy.names[0] or policy.provider
             acts_on = PaymentName(name, name_key(scope, identity.account, name))
             break
-    amount = evaluate(policy.amount.at, tree) if policy.amount is not None and money is None else None
+    amount = policy.amount.at(tree) if policy.amount is not None and money is None else None
     return PaymentClaim(
         acts_on=acts_on,
         amount=amount,
@@ -202,17 +218,23 @@ def _intent_total(policy: Policy, tree: Tree, money: Money | None) -> Money | No
     if policy.payment.intent_total is None or money is None or policy.amount is None:
         return None
     try:
-        return read_money(evaluate(policy.payment.intent_total, tree), money.currency, policy.amount.unit)
+        return read_money(policy.payment.intent_total(tree), money.currency, policy.amount.unit)
     except MoneyError:
         return None
 
 
 def _refusal_of(recognised: RecognisedCall) -> RecognitionRefusal | None:
     policy, identity, send_as = recognised.policy, recognised.identity, recognised.policy.contract.send_as
-    if (twice := _ambiguous_header(recognised.call, policy)) is not None:
+    call = recognised.call
+    repeats_header = len(call.headers_by_name) < len(call.headers)
+    if repeats_header and (twice := _ambiguous_header(call, policy)) is not None:
         problem = Problem.MALFORMED
         detail = f"The header {twice} says whose call it is, and stands there twice. Nothing was sent."
-    elif send_as is not None and not _can_insert(recognised.call, policy, recognised.tree, send_as):
+    elif (
+        send_as is not None
+        and send_as.kind is FieldKind.BODY
+        and not _can_insert(call, policy, recognised.tree, send_as.name)
+    ):
         problem, detail = Problem.BODY_UNREADABLE, f"the body has no room for {send_as.name}. Nothing was sent."
     elif policy.key_required and identity.key_source == "generated":
         problem = Problem.KEY_REQUIRED
@@ -227,47 +249,23 @@ def _refusal_of(recognised: RecognisedCall) -> RecognitionRefusal | None:
 def _ambiguous_header(call: Call, policy: Policy) -> str | None:
     """A header that tells whose call it is and that stands there more than once: the provider may read another one of
     them than we do."""
-    if len(call.headers_by_name) == len(call.headers):
-        return None
     telling = {place.name.lower().encode("latin-1") for place in policy.account if place.kind is FieldKind.HEADER}
     names = [name.lower() for name, _ in call.headers]
     twice = [name for name in (*sorted(telling), *CREDENTIAL_HEADERS) if names.count(name) > 1]
     return twice[0].decode("latin-1") if twice else None
 
 
-def _can_insert(call: Call, policy: Policy, tree: Tree, place: FieldRef | None) -> bool:
-    """Whether a value of ours fits there: into a header always, into a body if it is plain and has room for it."""
-    if place is None or place.kind is not FieldKind.BODY:
-        return True
+def _can_insert(call: Call, policy: Policy, tree: Tree, path: str) -> bool:
+    """Whether a value of ours fits into the body: if that is plain and has room for it. A header always has."""
     is_plain = call.headers_by_name.get(b"content-encoding", b"identity").lower() in _UNCOMPRESSED
-    return is_plain and can_splice(call.body, policy.encoding, tree, place.name)
+    return is_plain and can_splice(call.body, policy.encoding, tree, path)
 
 
-def _is_full(policy: Policy, tree: Tree) -> bool:
+def _is_full(path: str, limit: int, tree: Tree) -> bool:
     """Whether the object that would hold the stamp has as many keys as the provider takes."""
-    place, limit = policy.stamp, policy.stamp_keys_max
-    if place is None or limit is None or place.kind is not FieldKind.BODY:
-        return False
-    parent, _, name = place.name.rpartition(".")
+    parent, _, name = path.rpartition(".")
     holder = value_at(tree, parent) if parent else tree
     return isinstance(holder, dict) and name not in holder and len(holder) >= limit
-
-
-class _LazyTree:
-    """The call's body as a tree, decoded when it is first needed."""
-
-    def __init__(self, call: Call, provider: Provider) -> None:
-        self._call = call
-        self._encoding = provider.policies[0].encoding if provider.policies else Encoding.JSON
-        self._tree: Tree = None
-        self._decoded = False
-
-    def __call__(self) -> Tree:
-        if not self._decoded:
-            plain = decompressed(self._call.body, self._call.header("Content-Encoding"))
-            self._tree = decode(plain, self._encoding)
-            self._decoded = True
-        return self._tree
 
 
 def empty_operation(operation_id: str, now: float) -> Operation:

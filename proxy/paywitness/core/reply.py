@@ -17,8 +17,8 @@ from paywitness.core.advice import MAY_BE_PAID, advice_for, advice_of_problem
 from paywitness.core.bodies.tree import Encoding, Tree, encode_response
 from paywitness.core.call import Headers
 from paywitness.core.claim import Tombstone
-from paywitness.core.classify import UNREAD_SUCCESS, Expression, evaluate
-from paywitness.core.credential_and_hop_headers import end_to_end_pairs
+from paywitness.core.classify import UNREAD_SUCCESS, Expression
+from paywitness.core.credential_and_hop_headers import end_to_end_of_provider
 from paywitness.core.errors import BodyError
 from paywitness.core.evidence import Response
 from paywitness.core.guard import GIVEN_BACK, keeps_equal_calls_off
@@ -78,9 +78,9 @@ NO_SHAPE = ErrorShape()
 
 def pass_through(operation: Operation, response: Response, *, replayed: bool = False) -> Reply:
     """The provider's response, status and bytes untouched, with what we know beside it."""
-    theirs = [pair for name, pair in end_to_end_pairs(response.headers) if not name.startswith(b"paywitness-")]
     outcome = operation.outcome
-    headers = (*theirs, *_operation_headers(operation, outcome, advice_for(operation), replayed=replayed))
+    ours = _operation_headers(operation, outcome, advice_for(operation), replayed=replayed)
+    headers = (*end_to_end_of_provider(response.headers), *ours)
     return Reply(response.status_code, headers, response.body, outcome, None, operation.id, replayed)
 
 
@@ -98,7 +98,8 @@ def reply_for(
         return unknown_reply(
             operation, shape, sent=operation.attempts > 0
         )  # whatever came last, something contradicts it
-    if response is not None and _may_pass_on(operation, response, classification):
+    may_pass_on = passes_on_unread if operation.state.in_doubt else response_matches_state
+    if response is not None and may_pass_on(operation, classification):
         return pass_through(operation, response)
     if operation.state is State.FAILED:
         if operation.outcome is Outcome.ABSENT:
@@ -161,7 +162,7 @@ def replay_response(
     unpaid = operation.state is State.FAILED or operation.result_class in GIVEN_BACK
     if unpaid or as_response is None or provider_object is None:
         return None
-    made = evaluate(as_response, provider_object)
+    made = as_response(provider_object)
     if made is None:
         return None
     try:
@@ -169,12 +170,6 @@ def replay_response(
     except BodyError:
         return None
     return Response(200, b"OK", ((b"Content-Type", media_type.encode()),), body)
-
-
-def _may_pass_on(operation: Operation, response: Response, classification: Classification) -> bool:
-    if not operation.state.in_doubt:
-        return response_matches_state(operation, classification)
-    return passes_on_unread(operation, classification)
 
 
 def passes_on_unread(operation: Operation, classification: Classification) -> bool:

@@ -8,7 +8,6 @@ be said, whether FAILED may be reached: all of them ask the effect, never the cl
 
 from __future__ import annotations
 
-from dataclasses import replace
 from enum import StrEnum
 
 from paywitness.core.money import Money
@@ -178,15 +177,6 @@ class Classification:
     advice: Advice | None = None  # what the policy has the customer told about this code; None: as the class says
     shown_money: Money | None = None  # of an answer that does not fit its request: the amount that it shows, if any
     falls_back: bool = False  # the row lets such a refusal be made by another route; not kept
-
-    @property
-    def executed(self) -> bool:
-        """Whether the provider let this credential act: it paid, accepted, declined, or asked the customer to act."""
-        return self.effect is Effect.DONE or self.result_class in PROVIDER_SAID_NO
-
-    def with_reference(self, reference: str | None) -> Classification:
-        """The same, of the thing that has this name."""
-        return replace(self, reference=reference)
 
     @classmethod
     def of(

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from urllib.parse import quote
 
 from paywitness.core.bodies.tree import Tree
-from paywitness.core.classify import Expression, evaluate
+from paywitness.core.classify import Expression
 from paywitness.core.operation import Operation
 from paywitness.core.provider_time import UNKNOWN_CLOCK_S
 
@@ -79,9 +79,7 @@ class TemplateValues:
             case "header":
                 return (self.headers or {}).get(placeholder.name.lower())
             case "body":
-                return (
-                    _text(evaluate(placeholder.expression, self.tree)) if placeholder.expression is not None else None
-                )
+                return _text(placeholder.expression(self.tree)) if placeholder.expression is not None else None
         return None
 
 

@@ -13,7 +13,7 @@ from enum import StrEnum
 from paywitness.core import policy_defaults
 from paywitness.core.bodies.tree import Tree
 from paywitness.core.call import Headers
-from paywitness.core.classify import Expression, ResponseRule, evaluate
+from paywitness.core.classify import Expression, ResponseRule
 from paywitness.core.operation import Operation
 from paywitness.core.provider_time import time_in
 
@@ -107,12 +107,12 @@ class WebhookEvent:
 
 def webhook_events_in(rules: WebhookRules, tree: Tree, headers: Headers = ()) -> tuple[WebhookEvent, ...]:
     """The events of a delivery that can be named. An event without an id cannot be told from its own repetition."""
-    found = evaluate(rules.events, tree) if rules.events is not None else [tree]
+    found = rules.events(tree) if rules.events is not None else [tree]
     events = found if isinstance(found, list) else [found]
     webhook_events = []
     for event in events[:EVENTS_MAX]:
         parts = [
-            part.value_in(headers) if isinstance(part, EventIdHeader) else text_of(evaluate(part, event))
+            part.value_in(headers) if isinstance(part, EventIdHeader) else text_of(part(event))
             for part in rules.event_id
         ]
         if not parts or any(part is None for part in parts):
@@ -120,10 +120,10 @@ def webhook_events_in(rules: WebhookRules, tree: Tree, headers: Headers = ()) ->
         event_id = ":".join(part for part in parts if part is not None)
         if len(event_id) > EVENT_ID_LENGTH_MAX:
             continue
-        named = ((match_key, text_of(evaluate(expression, event))) for match_key, expression in rules.find)
+        named = ((match_key, text_of(expression(event))) for match_key, expression in rules.find)
         names = tuple((match_key, value) for match_key, value in named if value is not None)
-        account = text_of(evaluate(rules.account, event)) if rules.account is not None else None
-        payment = text_of(evaluate(rules.payment, event)) if rules.payment is not None else None
+        account = text_of(rules.account(event)) if rules.account is not None else None
+        payment = text_of(rules.payment(event)) if rules.payment is not None else None
         shown = _shown_names(rules.belongs, event, names)
         webhook_events.append(WebhookEvent(event_id, event, names, account, *shown, payment))
     return tuple(webhook_events)
@@ -139,7 +139,7 @@ def _shown_names(
         return tuple(value for found_by, value in match_values if found_by is match_key)
 
     def shown(expression: Expression | None) -> str | None:
-        return text_of(evaluate(expression, event)) if expression is not None else None
+        return text_of(expression(event)) if expression is not None else None
 
     reference, stamps = shown(belongs.reference), found(MatchKey.OPERATION_ID)
     references = found(MatchKey.REFERENCE) if belongs.reference is None else (reference,) if reference else ()
@@ -149,8 +149,8 @@ def _shown_names(
 
 def object_and_rules(rules: WebhookRules, event: Tree) -> tuple[Tree, tuple[ResponseRule, ...]]:
     """The provider's object in an event, and the rows that read it."""
-    provider_object = evaluate(rules.at, event) if rules.at is not None else event
-    name = text_of(evaluate(rules.answer_by, event)) if rules.answer_by is not None else rules.answer
+    provider_object = rules.at(event) if rules.at is not None else event
+    name = text_of(rules.answer_by(event)) if rules.answer_by is not None else rules.answer
     return provider_object, rules.answers.get(name, ()) if name is not None else ()
 
 
@@ -167,7 +167,7 @@ def standing_for_steps(operations: list[Operation]) -> list[Operation]:
 
 def delay_of_event(rules: WebhookRules, event: Tree, received_at: float) -> float | None:
     """How long after what it tells of an event came; None if it does not say when that was."""
-    occurred_at = time_in(evaluate(rules.occurred_at, event)) if rules.occurred_at is not None else None
+    occurred_at = time_in(rules.occurred_at(event)) if rules.occurred_at is not None else None
     if occurred_at is None or received_at - occurred_at > _DELAY_MAX_S:
         return None
     return max(0.0, received_at - occurred_at)  # below zero: the clocks differ

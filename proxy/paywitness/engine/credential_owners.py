@@ -20,7 +20,7 @@ from paywitness.core.account_choice import with_listed_credentials
 from paywitness.core.account_rules import AccountRules, WhoAmI
 from paywitness.core.bodies.tree import Encoding
 from paywitness.core.call import Headers
-from paywitness.core.classify import evaluate, tree_of
+from paywitness.core.classify import tree_of
 from paywitness.core.credential_owners import (
     MARKS_MAX,
     OWNER_MARK,
@@ -199,7 +199,7 @@ def _named_owner(who_am_i: WhoAmI, evidence: Evidence) -> str | None:
     if response is None or not 200 <= response.status_code < 300:
         return None
     tree, readable = tree_of(response, Encoding.JSON)
-    found = evaluate(who_am_i.field, tree) if readable else None
+    found = who_am_i.field(tree) if readable else None
     return str(found) if isinstance(found, (str, int)) and not isinstance(found, bool) and found != "" else None
 
 

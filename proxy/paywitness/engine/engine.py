@@ -86,7 +86,7 @@ class Engine:
         return self.policies.book.providers[provider].observe
 
     def might_be_operation(self, provider: str, method: str, segments: tuple[str, ...]) -> bool:
-        return self.policies.book.might_match(provider, method, segments)
+        return bool(self.policies.book.candidates(provider, method, segments))
 
     async def reply_to(self, call: Call, still_there: Callable[[], bool]) -> Reply:
         """Carry a call that may be an operation to its answer."""
@@ -114,7 +114,7 @@ class Engine:
             return await self.shadow.forward_whole(call, book, still_there)
         if call.provider in book.providers_with_fallback:
             call = await self._route_follow_up(call)
-        recognised = await self.pipeline.long_work.run(call.body, lambda: self._recognise(call, book))
+        recognised = await self.pipeline.long_work.run(call.body, self._recognise, call, book)
         if recognised is None:
             return await self._forward_unmatched(call), None
         if isinstance(recognised, RecognitionRefusal):
@@ -127,7 +127,7 @@ class Engine:
 
     def _recognise(self, call: Call, book: PolicyBook) -> RecognisedCall | RecognitionRefusal | None:
         secret = self.vault.identity_secret
-        return recognise(call, book.providers[call.provider], book.match, secret, self.randomness.token)
+        return recognise(call, book.providers[call.provider], book.candidates, secret, self.randomness.token)
 
     async def _route_follow_up(self, call: Call) -> Call:
         """A follow-up on what a fallback made goes to the route that made it. The journal not answering, it goes where

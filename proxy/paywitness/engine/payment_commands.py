@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from paywitness.clock import JournalClock
 from paywitness.core.bodies.tree import Tree
 from paywitness.core.call import Call, CallerOptions, Headers
-from paywitness.core.classify import evaluate, reference_text
+from paywitness.core.classify import reference_text
 from paywitness.core.consequences import WriteContext
 from paywitness.core.errors import MoneyError, PaywitnessError, StaleWrite
 from paywitness.core.external_evidence import EvidenceSource
@@ -248,7 +248,7 @@ class PaymentCommands:
         money = None
         if fit.amount is not None and fit.currency is not None:
             try:
-                money = read_money(evaluate(fit.amount, found), evaluate(fit.currency, found), fit.unit)
+                money = read_money(fit.amount(found), fit.currency(found), fit.unit)
             except MoneyError:
                 money = None
         intent = self._intent(policy, asked.account, found)
@@ -267,7 +267,7 @@ class PaymentCommands:
         """The purchase that the object shows, at the place that a step of the provider's policy names."""
         steps = self._provider(policy.provider).policies
         places = [each.payment.intent_at for each in steps if each.payment.intent_at is not None]
-        shown = (reference_text(evaluate(place, found)) for place in places)
+        shown = (reference_text(place(found)) for place in places)
         intent = next((each for each in shown if each is not None), None)
         if intent is None:
             return None

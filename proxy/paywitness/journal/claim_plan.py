@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Protocol
 
-from paywitness.core.announcements import announcement_of
 from paywitness.core.claim import (
     Alias,
     AliasKind,
@@ -26,7 +25,7 @@ from paywitness.core.claim import (
     lookup_verdict,
     may_start_again,
 )
-from paywitness.core.consequences import WriteContext, consequences
+from paywitness.core.consequences import WriteContext, announcement_of, consequences
 from paywitness.core.fallback import FALLBACKS_MAX
 from paywitness.core.guard import GIVEN_BACK_BY_TAKER, is_paid
 from paywitness.core.lifecycle import Event, IncidentKind, advance

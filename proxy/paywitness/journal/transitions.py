@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Protocol
 
-from paywitness.core.announcements import announcement_of
 from paywitness.core.claim import drop_lease
+from paywitness.core.consequences import announcement_of
 from paywitness.core.errors import IllegalTransition, StaleWrite
 from paywitness.core.guard import indexed_guard, is_duplicate_success, is_paid
 from paywitness.core.lifecycle import Event, IncidentKind

@@ -1,21 +1,19 @@
 """The PolicyBook: all policies at one revision, immutable. And how a directory of files becomes one.
 
-Matching is by provider, method and number of path segments first, then template by template in the order of the file;
-the body is decoded only where a `where` asks for it.
+Matching is by provider, method and number of path segments first, then template by template in the order of the file.
+What a path without parameters matches is known when the book is made. The `where` of an operation is `recognise`'s.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from paywitness.core.bodies.tree import Tree
 from paywitness.core.circuit import CircuitRules
-from paywitness.core.classify import truthy
 from paywitness.core.errors import PolicyError
-from paywitness.core.policy import Policy, Provider, Route
+from paywitness.core.policy import Candidates, Policy, Provider, Route
 from paywitness.policy.block_parsers.fallback import fallback_problems
 from paywitness.policy.compile import CompiledFile, compile_file
 from paywitness.policy.reading.document import FILE_BYTES_MAX, read_document
@@ -35,6 +33,7 @@ class PolicyBook:
     providers: Mapping[str, Provider]
     revision: str
     _index: _Index = field(repr=False, compare=False)
+    _by_literal_path: Mapping[tuple[str, str, tuple[str, ...]], Candidates] = field(repr=False, compare=False)
     providers_with_fallback: frozenset[str] = (
         frozenset()
     )  # providers of which another route may have made what they are asked for
@@ -45,34 +44,21 @@ class PolicyBook:
         listing = "".join(f"{name} {provider.revision}\n" for name, provider in by_name.items())
         falling_back = frozenset(name for name, provider in by_name.items() if provider.falls_back)
         revision = hashlib.sha256(listing.encode()).hexdigest()[:16]
-        return cls(by_name, revision, _index_of(by_name.values()), falling_back)
+        index = _index_of(by_name.values())
+        literal_paths = {
+            (provider, method, route.segments): _with_route(routes, method, route.segments)
+            for (provider, method, _), routes in index.items()
+            for _, route in routes
+            if route.literal
+        }
+        return cls(by_name, revision, index, literal_paths, falling_back)
 
-    def match(
-        self, provider: str, method: str, segments: tuple[str, ...], body_tree: Callable[[], Tree]
-    ) -> tuple[Policy, dict[str, str]] | None:
-        """The policy of a call and its path parameters, or None where no operation matches.
-
-        `body_tree` is called at most once, and only where a `where` decides; whatever it raises passes through: a call
-        whose operation cannot be told must not be forwarded as if it were none.
-        """
-        tree: Tree = None
-        decoded = False
-        for policy, route in self._index.get((provider, method, len(segments)), ()):
-            parameters = route.match(method, segments)
-            if parameters is None:
-                continue
-            if policy.where is not None:
-                if not decoded:
-                    tree, decoded = body_tree(), True
-                if not truthy(policy.where, tree):
-                    continue
-            return policy, parameters
-        return None
-
-    def might_match(self, provider: str, method: str, segments: tuple[str, ...]) -> bool:
-        """Whether some operation has this route, whatever its `where` would say of the body."""
-        candidates = self._index.get((provider, method, len(segments)), ())
-        return any(route.match(method, segments) is not None for _, route in candidates)
+    def candidates(self, provider: str, method: str, segments: tuple[str, ...]) -> Candidates:
+        """The operations that have this route, in the order of the file, whatever their `where` says of the body."""
+        found = self._by_literal_path.get((provider, method, segments))
+        if found is not None:
+            return found
+        return _with_route(self._index.get((provider, method, len(segments)), ()), method, segments)
 
     def provider_for_host(self, host: str) -> Provider | None:
         """The provider whose policy names the host, exactly or by `*.` or `*-`; an exact name wins."""
@@ -113,6 +99,11 @@ def _index_of(providers: Iterable[Provider]) -> _Index:
             for route in policy.routes:
                 index.setdefault((provider.name, route.method, len(route.segments)), []).append((policy, route))
     return {key: tuple(found) for key, found in index.items()}
+
+
+def _with_route(routes: tuple[tuple[Policy, Route], ...], method: str, segments: tuple[str, ...]) -> Candidates:
+    found = ((policy, route.match(method, segments)) for policy, route in routes)
+    return tuple((policy, parameters) for policy, parameters in found if parameters is not None)
 
 
 def compile_content(content: bytes, source: str) -> CompiledFile:

@@ -11,7 +11,6 @@ from paywitness.core import policy_defaults
 from paywitness.core.account_rules import AccountRules
 from paywitness.core.addresses import is_private
 from paywitness.core.bodies.tree import Encoding
-from paywitness.core.classify import truthy
 from paywitness.core.holds import LimitedBy
 from paywitness.core.inquiry import Inquiry
 from paywitness.core.policy import ConnectionUse, Policy, Provider, Route, Timeouts, UnmatchedCalls
@@ -33,7 +32,7 @@ from paywitness.policy.block_parsers.timing import read_retry, read_timeouts
 from paywitness.policy.block_parsers.webhook import evidence_scheme, read_webhook, webhook_is_hint
 from paywitness.policy.identity_rules import identity_of
 from paywitness.policy.reading.document import MapNode, canonical_text, json_value
-from paywitness.policy.reading.expressions import expression_over
+from paywitness.policy.reading.expressions import condition_over
 from paywitness.policy.reading.locations import FileProblems, SourceLocation
 from paywitness.policy.reading.section import Layers, Section
 from paywitness.policy.reading.templates import template_text
@@ -140,7 +139,7 @@ def _read_shared(file: Section, revision: str) -> SharedRules:
         budget=read_budget(file),
         request_id_header=_read_request_id(file),
         limited_by=file.read_or("limited_by", one_of(LimitedBy), LimitedBy(policy_defaults.LIMITED_BY)),
-        priorities=read_priorities(file, expression_over(encoding), has_money=_has_money(file)),
+        priorities=read_priorities(file, condition_over(encoding), has_money=_has_money(file)),
     )
 
 
@@ -337,4 +336,4 @@ def _is_call_of(policy: Policy, inquiry: Inquiry) -> bool:
         for key in path[:-1]:
             place = place.setdefault(key, {})
         place[path[-1]] = template_text(value)
-    return policy.where is None or truthy(policy.where, body)
+    return policy.where is None or bool(policy.where(body))

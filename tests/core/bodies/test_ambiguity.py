@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from paywitness.core.bodies.ambiguity import lost_in_tree
 from paywitness.core.bodies.tree import Encoding, decode
-from paywitness.core.identity import fingerprint_of
+from paywitness.core.identity import fingerprint_of, lost_in_tree
 from tests.core.samples import SECRET, call
 
 

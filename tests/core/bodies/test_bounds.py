@@ -24,7 +24,7 @@ def no_parser(monkeypatch: pytest.MonkeyPatch) -> None:
     def parse(*_: object) -> None:
         raise AssertionError("it was parsed")
 
-    monkeypatch.setattr(tree, "_read", parse)
+    monkeypatch.setattr(tree, "_SCAN", parse)
     monkeypatch.setattr(tree, "_form_pairs", parse)
 
 

@@ -64,14 +64,10 @@ def inflate(body: bytes, bounds: BodyBounds) -> bytes:
     return b"".join(pieces)
 
 
-def check_bytes(body: bytes, bounds: BodyBounds) -> None:
-    if len(body) > bounds.plain_bytes_max:
-        raise BodyOverBound(f"the body has more than {bounds.plain_bytes_max} bytes")
-
-
 def check_json(body: bytes, bounds: BodyBounds) -> None:
     """Raises BodyOverBound for JSON that is too large, too deep or too rich. What is no JSON, the parser says."""
-    check_bytes(body, bounds)
+    if len(body) > bounds.plain_bytes_max:
+        raise _too_many_bytes(bounds)
     opened = body.count(b"{") + body.count(b"[")
     values_max = bounds.values_max
     if opened <= DEPTH_MAX and opened + body.count(b",") <= values_max:
@@ -93,7 +89,8 @@ def check_json(body: bytes, bounds: BodyBounds) -> None:
 
 def check_form(body: bytes, bounds: BodyBounds) -> None:
     """A form's fields, and the groups that their names open."""
-    check_bytes(body, bounds)
+    if len(body) > bounds.plain_bytes_max:
+        raise _too_many_bytes(bounds)
     groups = body.count(b"[") + body.count(b"%5B") + body.count(b"%5b")
     if groups + body.count(b"&") > bounds.values_max:
         raise _too_many_values(bounds.values_max)
@@ -101,13 +98,18 @@ def check_form(body: bytes, bounds: BodyBounds) -> None:
 
 def check_xml(body: bytes, bounds: BodyBounds) -> None:
     """Tags; the parser counts attributes and the rest, and stops at the same bound."""
-    check_bytes(body, bounds)
+    if len(body) > bounds.plain_bytes_max:
+        raise _too_many_bytes(bounds)
     if body.count(b"<") > 2 * (bounds.elements_max + 1):
         raise too_many_elements(bounds)
 
 
 def too_many_elements(bounds: BodyBounds) -> BodyOverBound:
     return BodyOverBound(f"the body has too many elements: {bounds.elements_max} are allowed")
+
+
+def _too_many_bytes(bounds: BodyBounds) -> BodyOverBound:
+    return BodyOverBound(f"the body has more than {bounds.plain_bytes_max} bytes")
 
 
 def _too_many_values(values_max: int) -> BodyOverBound:

@@ -12,9 +12,12 @@ at one address.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from enum import StrEnum
 from functools import lru_cache
+from json.decoder import scanstring  # type: ignore[attr-defined]  # public in CPython, missing in typeshed
+from json.encoder import encode_basestring_ascii as quoted
 from math import isinf
 from typing import Any
 from urllib.parse import parse_qsl, quote_plus, unquote_plus
@@ -28,7 +31,6 @@ from paywitness.core.bodies.bounds import (
     check_json,
     inflate,
 )
-from paywitness.core.bodies.json_splice import cut_json, splice_json
 from paywitness.core.bodies.xml import decode_xml, encode_xml, splice_xml
 from paywitness.core.errors import BodyError
 
@@ -54,21 +56,19 @@ def decode(body: bytes, encoding: Encoding, bounds: BodyBounds = REQUEST_BOUNDS)
     BodyOverBound before anything of it is read."""
     if not body.strip():
         return {}
-    match encoding_of(body, encoding):
-        case Encoding.JSON:
-            return decode_json(body, bounds)
-        case Encoding.FORM:
-            check_form(body, bounds)
-            return _nest(_form_pairs(body))
-        case Encoding.XML:
-            return decode_xml(body, bounds)
+    if encoding is Encoding.FORM:
+        check_form(body, bounds)
+        return _nest(_form_pairs(body))
+    if encoding is Encoding.XML and encoding_of(body, encoding) is Encoding.XML:
+        return decode_xml(body, bounds)
+    return decode_json(body, bounds)
 
 
 def decode_response(body: bytes, coding: str | None, encoding: Encoding) -> Tree:
     """An answer to a call of this encoding as a tree. Providers answer forms in JSON. Raises BodyError; an empty answer
     is none."""
-    plain = decompressed(body, coding, RESPONSE_BOUNDS)
-    if encoding_of(plain, encoding) is Encoding.XML:
+    plain = body if coding is None else decompressed(body, coding, RESPONSE_BOUNDS)
+    if encoding is Encoding.XML and encoding_of(plain, encoding) is Encoding.XML:
         return decode_xml(plain, RESPONSE_BOUNDS)
     return decode_json(plain, RESPONSE_BOUNDS)
 
@@ -113,10 +113,18 @@ def _form_fields(name: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def decode_json(body: bytes, bounds: BodyBounds = REQUEST_BOUNDS) -> Tree:
-    check_json(body, bounds)
+    # A body has no more values than bytes, so that only a long or deep one can exceed a bound.
+    if len(body) > bounds.values_max or body.count(b"{") + body.count(b"[") > DEPTH_MAX:
+        check_json(body, bounds)
     try:
         # JSON between systems is UTF-8 (RFC 8259). The parser would guess UTF-16 and 32 too; the provider may not.
-        return _read(body.removeprefix(_BYTE_ORDER_MARK).decode("utf-8"))
+        text = body.removeprefix(_BYTE_ORDER_MARK).decode("utf-8")
+        try:
+            tree, end = _SCAN(text, 0)
+        except StopIteration:
+            end = -1
+        # Between machines nothing stands around the value, and need not be looked for.
+        return tree if end == len(text) else _READER.decode(text)
     except RecursionError:
         raise BodyError("the body is nested too deeply") from None
     except (ValueError, UnicodeDecodeError) as error:
@@ -154,15 +162,6 @@ _READER = json.JSONDecoder(
     object_pairs_hook=_object_without_duplicates, parse_float=_finite, parse_constant=_refuse_constant
 )
 _SCAN = _READER.scan_once  # type: ignore[attr-defined]  # public in CPython, missing in typeshed
-
-
-def _read(text: str) -> Tree:
-    """The text as a tree; where nothing stands around it, as between machines, without looking for that."""
-    try:
-        tree, end = _SCAN(text, 0)
-    except StopIteration:
-        end = -1
-    return tree if end == len(text) else _READER.decode(text)
 
 
 def _form_pairs(body: bytes) -> list[tuple[str, str]]:
@@ -249,22 +248,18 @@ def value_at(tree: Tree, path: str) -> Tree:
     return tree
 
 
-def can_hold(tree: Tree, path: str) -> bool:
-    """Whether a value can be written under the dotted path: objects, or nothing yet, all the way to it."""
+def can_splice(body: bytes, encoding: Encoding, tree: Tree, path: str) -> bool:
+    """Whether `with_value` can write a text under the dotted path into this body, whose tree is given: objects, or
+    nothing yet, stand all the way to it."""
     for key in _keys_of(path):
         if not isinstance(tree, dict):
             return False
-        if tree.get(key) is None:
-            return True
-        tree = tree[key]
-    return not isinstance(tree, (dict, list))
-
-
-def can_splice(body: bytes, encoding: Encoding, tree: Tree, path: str) -> bool:
-    """Whether `with_value` can write a text under the dotted path into this body, whose tree is given."""
-    if not can_hold(tree, path):
+        tree = tree.get(key)
+        if tree is None:
+            break
+    if isinstance(tree, (dict, list)):
         return False
-    if encoding_of(body, encoding) is Encoding.XML:  # an element may say that it holds no text
+    if encoding is Encoding.XML and encoding_of(body, encoding) is Encoding.XML:  # an element may hold no text
         try:
             with_value(body, encoding, path, "0")
         except BodyError:
@@ -275,7 +270,9 @@ def can_splice(body: bytes, encoding: Encoding, tree: Tree, path: str) -> bool:
 def without_paths(tree: Tree, paths: tuple[str, ...]) -> Tree:
     """The tree less the values under the dotted paths. Lists on the way are entered: `items.id` means each item's."""
     for path in paths:
-        tree = _without_path(tree, _keys_of(path))
+        keys = _keys_of(path)
+        if isinstance(tree, list) or (isinstance(tree, dict) and keys[0] in tree):
+            tree = _without_path(tree, keys)
     return tree
 
 
@@ -291,7 +288,20 @@ def _without_path(tree: Tree, keys: tuple[str, ...]) -> Tree:
 
 def contains_any(tree: Tree, paths: tuple[str, ...]) -> bool:
     """Whether a value stands under any of the dotted paths; lists on the way are entered."""
-    return any(_contains(tree, _keys_of(path)) for path in paths)
+    for path in paths:
+        found = tree
+        for depth, key in enumerate(_keys_of(path)):
+            if isinstance(found, list):
+                rest = (".".join(_keys_of(path)[depth:]),)
+                if any(contains_any(item, rest) for item in found):
+                    return True
+                break
+            if not isinstance(found, dict) or key not in found:
+                break
+            found = found[key]
+        else:
+            return True
+    return False
 
 
 @lru_cache(maxsize=1024)
@@ -300,19 +310,11 @@ def _keys_of(path: str) -> tuple[str, ...]:
     return tuple(path.split("."))
 
 
-def _contains(tree: Tree, keys: tuple[str, ...]) -> bool:
-    if isinstance(tree, list):
-        return any(_contains(item, keys) for item in tree)
-    if not isinstance(tree, dict) or keys[0] not in tree:
-        return False
-    return len(keys) == 1 or _contains(tree[keys[0]], keys[1:])
-
-
 def with_value(body: bytes, encoding: Encoding, path: str, value: str, *, was_read: bool = False) -> bytes:
     """The body with a text value under the dotted path: replaced where it stands, added where it does not. What cannot
     be read one way only, cannot be written into; `was_read`: it could, when it came."""
     keys = path.split(".")
-    written = encoding_of(body, encoding)
+    written = encoding_of(body, encoding) if encoding is Encoding.XML else encoding
     if written is Encoding.JSON:
         if not was_read:
             decode(body, Encoding.JSON)
@@ -351,3 +353,113 @@ def _splice_form(body: bytes, keys: list[str], value: str) -> bytes:
     if not found:
         pairs.append(quote_plus(name, safe="[]").encode("ascii") + b"=" + written)
     return b"&".join(pairs)
+
+
+# --- A value spliced into JSON: every byte that is not the value itself stays as it was
+
+_WHITESPACE = " \t\n\r"
+_SPACE = r"[ \t\n\r]*+"
+_OBJECT = re.compile(rf"{_SPACE}\{{{_SPACE}")
+_COLON = re.compile(f"{_SPACE}:{_SPACE}")
+_COMMA = re.compile(f"{_SPACE},{_SPACE}")
+# What stands between the key of a plain member and the next one: a value that can be passed over without being read.
+_PLAIN_VALUE = rf"""{_SPACE}:{_SPACE}(?:"[^"\\]*+"|[-+.0-9eE]++|true|false|null){_SPACE},{_SPACE}"""
+_SCAN_VALUE = json.JSONDecoder().scan_once  # type: ignore[attr-defined]  # finds where a value ends
+
+
+def splice_json(body: bytes, keys: list[str], value: str) -> bytes:
+    """The body with a text value under the keys. It must have been read: here it is only walked."""
+    mark = _BYTE_ORDER_MARK if body.startswith(_BYTE_ORDER_MARK) else b""
+    body = body.removeprefix(mark)
+    text = body.decode("utf-8") if body.strip() else "{}"
+    try:
+        start, end, inserted = _span_in_object(text, 0, keys, quoted(value))
+    except (StopIteration, ValueError):
+        raise BodyError("the body is not JSON") from None
+    return mark + (text[:start] + inserted + text[end:]).encode("utf-8")
+
+
+def cut_json(body: bytes, keys: list[str]) -> bytes:
+    """The body without the member under the keys, if it stands there. It must have been read."""
+    mark = _BYTE_ORDER_MARK if body.startswith(_BYTE_ORDER_MARK) else b""
+    text = body.removeprefix(mark).decode("utf-8")
+    try:
+        span = _member_span(text, 0, keys)
+    except (StopIteration, ValueError):
+        raise BodyError("the body is not JSON") from None
+    return body if span is None else mark + (text[: span[0]] + text[span[1] :]).encode("utf-8")
+
+
+def _member_span(text: str, at: int, keys: list[str]) -> tuple[int, int] | None:
+    """Where the member under the keys stands, with the comma that parts it from its neighbour."""
+    opened = _OBJECT.match(text, at)
+    if opened is None:
+        return None
+    position, before = opened.end(), None
+    while text[position : position + 1] == '"':
+        key, after_key = scanstring(text, position + 1)
+        colon = _COLON.match(text, after_key)
+        value_start = colon.end() if colon is not None else after_key
+        if key == keys[0] and len(keys) > 1:
+            return _member_span(text, value_start, keys[1:])
+        _, value_end = _SCAN_VALUE(text, value_start)
+        comma = _COMMA.match(text, value_end)
+        if key == keys[0]:
+            if comma is not None:
+                return position, comma.end()
+            return (position if before is None else before), value_end
+        if comma is None:
+            return None
+        position, before = comma.end(), value_end
+    return None
+
+
+def _span_in_object(text: str, at: int, keys: list[str], written: str) -> tuple[int, int, str]:
+    """Which span of the text to replace, and by what, so that the value stands under the keys."""
+    opened = _OBJECT.match(text, at)
+    if opened is None:
+        raise BodyError("a value on the way to the body's key is not an object")
+    if len(keys) == 1:
+        members, end = _SCAN_VALUE(text, text.index("{", at))
+        if keys[0] not in members:  # it becomes the last one
+            return end - 1, end - 1, f"{', ' if members else ''}{quoted(keys[0])}: {written}"
+    position = opened.end()
+    empty = text[position : position + 1] == "}"
+    while not empty:
+        plain = _plain_members_before(keys[0]).match(text, position)
+        position = plain.end() if plain is not None else position
+        key, position = scanstring(text, position + 1)
+        colon = _COLON.match(text, position)
+        value_start = colon.end() if colon is not None else position
+        if key == keys[0] and len(keys) > 1 and text[value_start : value_start + 4] != "null":
+            return _span_in_object(text, value_start, keys[1:], written)
+        _, value_end = _SCAN_VALUE(text, value_start)
+        if key == keys[0]:
+            return value_start, value_end, _nested(keys[1:], written)
+        comma = _COMMA.match(text, value_end)
+        if comma is None:
+            position = _skip_whitespace(text, value_end)
+            break
+        position = comma.end()
+    lead = "" if empty else ", "
+    return position, position, f"{lead}{quoted(keys[0])}: {_nested(keys[1:], written)}"
+
+
+@lru_cache(maxsize=256)
+def _plain_members_before(key: str) -> re.Pattern[str]:
+    """All the plain members up to this key, or to one that has to be read, in one step. Keys are a policy's: few."""
+    # The group itself is not repeated possessively: in Python 3.11.2, which Debian 12 has, one that fails halfway does
+    # not go back to where it began.
+    return re.compile(rf'''(?:"(?!{re.escape(key)}")[^"\\]*+"{_PLAIN_VALUE})*''')
+
+
+def _nested(keys: list[str], written: str) -> str:
+    for key in reversed(keys):
+        written = f"{{{quoted(key)}: {written}}}"
+    return written
+
+
+def _skip_whitespace(text: str, position: int) -> int:
+    while position < len(text) and text[position] in _WHITESPACE:
+        position += 1
+    return position

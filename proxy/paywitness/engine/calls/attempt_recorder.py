@@ -12,6 +12,7 @@ from typing import Protocol
 
 from paywitness.clock import Clock
 from paywitness.core.bodies.tree import Tree
+from paywitness.core.classify import was_executed
 from paywitness.core.consequences import WriteContext
 from paywitness.core.decide import END_DECISIONS, Action, Decision, decide
 from paywitness.core.errors import JournalUnavailable
@@ -149,7 +150,7 @@ class AttemptRecorder:
     ) -> tuple[Operation, Decision]:
         """Write the end of the attempt and the decision. `judged`: the decision, if no time has passed since."""
         context, result, summary = finished.context, finished.result, finished.summary
-        executed, decided, before = result.classification.executed, Decision(Action.STOP, "", 0.0, True), operation
+        executed, decided, before = was_executed(result.classification), Decision(Action.STOP, "", 0.0, True), operation
         sealed_credential = self.journal_writer.credential_to_store(context) if executed else None
 
         def change_from(current: Operation) -> OperationChange:

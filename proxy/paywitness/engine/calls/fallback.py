@@ -37,7 +37,7 @@ from paywitness.core.limit_info import LimitInfo
 from paywitness.core.operation import FallbackLink, Finding, Operation
 from paywitness.core.policy import Policy
 from paywitness.core.provider_contract import OperationKind
-from paywitness.core.recognise import recognise_under
+from paywitness.core.recognise import first_for, recognise_under
 from paywitness.core.record import record
 from paywitness.engine.calls.context import AttemptPermit, CallContext
 from paywitness.engine.calls.gate import Gate, GateDecision
@@ -235,7 +235,7 @@ class Fallbacks:
         if (verdict := self._why_not(context, first, cause, fallback)) is not None:
             return unfit(verdict)
         call = context.call
-        matched = self.book().match(fallback.to, call.method, call.segments, lambda: context.tree)
+        matched = first_for(self.book().candidates(fallback.to, call.method, call.segments), context.tree)
         if matched is None:
             return unfit(RouteVerdict.NOT_SERVED)
         policy, parameters = matched

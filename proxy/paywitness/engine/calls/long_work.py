@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 INLINE_BYTES = 16 * 1024  # read in about a millisecond; nearly every body is smaller
 
+Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
@@ -20,9 +21,11 @@ class LongWork:
     def __init__(self) -> None:
         self._turn = asyncio.Semaphore(1)
 
-    async def run(self, body: bytes, read: Callable[[], Result]) -> Result:
+    async def run(
+        self, body: bytes, read: Callable[Arguments, Result], *arguments: Arguments.args, **options: Arguments.kwargs
+    ) -> Result:
         """What reading the body comes to: at once if it is small, else beside the loop."""
         if len(body) <= INLINE_BYTES:
-            return read()
+            return read(*arguments, **options)
         async with self._turn:
-            return await asyncio.to_thread(read)
+            return await asyncio.to_thread(read, *arguments, **options)

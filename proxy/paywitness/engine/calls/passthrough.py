@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 from paywitness.core.call import Call, Headers
-from paywitness.core.credential_and_hop_headers import end_to_end, end_to_end_trailers, headers_named
+from paywitness.core.credential_and_hop_headers import end_to_end, end_to_end_of_provider, headers_named
 from paywitness.core.evidence import Evidence, Response
 from paywitness.core.operation import Outcome
 from paywitness.core.policy import Provider
@@ -84,7 +84,7 @@ def streamed_reply(response: StreamedResponse, ours: Headers = ()) -> StreamedRe
         end_to_end(theirs) + framing + ours,
         aiter(response),
         response.reason,
-        lambda: end_to_end_trailers(response.trailers),
+        lambda: end_to_end_of_provider(response.trailers),
     )
 
 

@@ -290,7 +290,7 @@ class CallPipeline:
 
     async def _read(self, evidence: Evidence, policy: Policy, expected: ExpectedPayment) -> tuple[Classification, Tree]:
         body = evidence.response.body if evidence.response is not None else b""
-        return await self.long_work.run(body, lambda: read_response(evidence, policy.classify, expected))
+        return await self.long_work.run(body, read_response, evidence, policy.classify, expected)
 
     async def _fall_back(
         self, context: CallContext, first: Operation, decision: Decision, result: AttemptResult, payment: Payment | None

@@ -191,7 +191,7 @@ class ShadowMode:
 
     def _recognise(self, call: Call, book: PolicyBook, still_there: Callable[[], bool]) -> _ShadowCall | None:
         provider = book.providers[call.provider]
-        recognised = recognise(call, provider, book.match, self.vault.identity_secret, self.randomness.token)
+        recognised = recognise(call, provider, book.candidates, self.vault.identity_secret, self.randomness.token)
         if recognised is None:
             self._report_unmatched(provider)
             return None

@@ -15,7 +15,7 @@ from paywitness.core.bodies.bounds import STORED_BOUNDS
 from paywitness.core.bodies.tree import Encoding, Tree, decode, decompressed, encode
 from paywitness.core.call import Headers
 from paywitness.core.circuit import CallGroup, CircuitState
-from paywitness.core.classify import evaluate, tree_of
+from paywitness.core.classify import tree_of
 from paywitness.core.errors import BodyError, UnreadableSecret
 from paywitness.core.evidence import Evidence, NetworkPhase, Response, WireFault
 from paywitness.core.inquiry import (
@@ -388,7 +388,7 @@ def _object_in(response: Response | None, policy: Policy, inquiry: Inquiry, valu
         return None
     tree, readable = tree_of(response, policy.encoding)
     place = inquiry.at(values) if inquiry.at is not None else None
-    found = evaluate(place, tree) if place is not None else tree
+    found = place(tree) if place is not None else tree
     found = found[0] if isinstance(found, list) and len(found) == 1 else found
     return found if readable and isinstance(found, dict) and inquiry.belongs.hold(found, values) else None
 

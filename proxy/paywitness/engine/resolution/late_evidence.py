@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from paywitness.clock import Clock
 from paywitness.core.bodies.tree import Tree
+from paywitness.core.classify import was_executed
 from paywitness.core.consequences import WriteContext
 from paywitness.core.decide import Action, Decision
 from paywitness.core.external_evidence import precedes_end
@@ -52,7 +53,7 @@ class LateEvidenceRecorder:
         """Write down what an attempt came to. Raises JournalUnavailable, and IllegalTransition of an attempt that the
         journal has forgotten."""
         attempt = evidence.attempt
-        executed = attempt.classification.executed
+        executed = was_executed(attempt.classification)
         before = operation
 
         def change_from(current: Operation) -> OperationChange:

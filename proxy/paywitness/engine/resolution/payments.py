@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from paywitness.clock import Clock
 from paywitness.core.bodies.tree import Tree
-from paywitness.core.classify import evaluate, reference_text
+from paywitness.core.classify import reference_text
 from paywitness.core.consequences import WriteContext
 from paywitness.core.errors import IllegalTransition, JournalUnavailable
 from paywitness.core.external_evidence import EvidenceSource
@@ -270,7 +270,7 @@ class IntentReader:
         if row is not None and payment_from_row(row).intent is not None:
             return context
         shown = await self._read_object(context, operation)
-        intent = reference_text(evaluate(policy.payment.intent_at, shown)) if shown is not None else None
+        intent = reference_text(policy.payment.intent_at(shown)) if shown is not None else None
         if intent is None:
             self.telemetry.emit(LimitChecked(policy.provider, policy.operation, _INTENT_UNKNOWN))
             return context

@@ -23,7 +23,6 @@ from paywitness.clock import Clock
 from paywitness.core.bodies.bounds import UNVERIFIED_BOUNDS
 from paywitness.core.bodies.tree import Tree
 from paywitness.core.call import Headers
-from paywitness.core.classify import evaluate
 from paywitness.core.credential_and_hop_headers import end_to_end
 from paywitness.core.errors import BodyError, JournalUnavailable, UnreadableSecret
 from paywitness.core.operation import Operation
@@ -421,5 +420,5 @@ def _is_due(at: float | None, now: float) -> bool:
 
 
 def _event_count(rules: WebhookRules, tree: Tree) -> int:
-    found = evaluate(rules.events, tree) if rules.events is not None else None
+    found = rules.events(tree) if rules.events is not None else None
     return len(found) if isinstance(found, list) else 1

@@ -27,8 +27,8 @@ from typing import Any
 from redis.asyncio.connection import Connection
 from redis.exceptions import NoScriptError
 
-from paywitness.core.announcements import announcement_of
 from paywitness.core.claim import ClaimRequest, after_expired_lease
+from paywitness.core.consequences import announcement_of
 from paywitness.core.errors import JournalUnavailable
 from paywitness.core.guard import GuardHold, hold_of
 from paywitness.core.lifecycle import IncidentKind

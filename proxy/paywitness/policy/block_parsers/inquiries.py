@@ -13,7 +13,7 @@ from paywitness.core.provider_contract import FieldRef
 from paywitness.core.template import Placeholder, Template
 from paywitness.policy.block_parsers.response_rules import Tables, read_rows
 from paywitness.policy.reading.document import MapNode, Node, TextNode
-from paywitness.policy.reading.expressions import expression
+from paywitness.policy.reading.expressions import condition, expression
 from paywitness.policy.reading.locations import FileProblems, did_you_mean, listed, quoted
 from paywitness.policy.reading.section import Layers, Section, SectionEntry, entries_of, read_text
 from paywitness.policy.reading.templates import (
@@ -101,7 +101,7 @@ def _read_inquiry(
     used += _used(section, "request", request.path if request is not None else None, known)
     used += _used(section, "at", at.template if at is not None else None, known)
     needs_reference = _read_needs(section, known)
-    more = section.read("more", expression)
+    more = section.read("more", condition)
     always_lists = section.read("always_lists", expression)
     if always_lists is not None and not section.has("at"):
         section.add_problem(

@@ -44,7 +44,7 @@ from paywitness.policy.block_parsers.payouts import read_payout
 from paywitness.policy.block_parsers.response_rules import Tables, can_read_a_success
 from paywitness.policy.block_parsers.timing import read_resolve, read_retry, read_timeouts
 from paywitness.policy.reading.document import MapNode, TextNode, json_value
-from paywitness.policy.reading.expressions import expression, expression_over
+from paywitness.policy.reading.expressions import condition_over, expression
 from paywitness.policy.reading.locations import listed
 from paywitness.policy.reading.section import Layers, Section, SectionEntry, invalid_value_message, section_of
 from paywitness.policy.reading.templates import link_template
@@ -123,7 +123,7 @@ def read_operation(entry: SectionEntry, shared: SharedRules) -> Policy | None:
         upstream=shared.upstream,
         trust=shared.trust,
         encoding=shared.encoding,
-        where=section.read("where", expression_over(shared.encoding)),
+        where=section.read("where", condition_over(shared.encoding)),
         account=shared.account,
         take_from=keys.take_from,
         key_required=keys.required,
@@ -224,7 +224,7 @@ def _read_stamp(section: Section, shared: SharedRules) -> FieldRef | None:
 
 def _read_priorities(section: Section, shared: SharedRules) -> tuple[PriorityRule, ...]:
     has_money = section.has("amount") and section.has("currency")
-    own = read_priorities(section, expression_over(shared.encoding), has_money=has_money)
+    own = read_priorities(section, condition_over(shared.encoding), has_money=has_money)
     return (*own, *shared.priorities)
 
 

@@ -11,7 +11,7 @@ from paywitness.core.evidence import Response
 from paywitness.core.fallback import REJECTIONS
 from paywitness.core.result import DEFAULT_EFFECTS, Advice, Effect, ResultClass
 from paywitness.policy.reading.document import ListNode, MapNode
-from paywitness.policy.reading.expressions import JmesPath, expression, implies
+from paywitness.policy.reading.expressions import JmesPath, condition, expression, implies
 from paywitness.policy.reading.locations import FileProblems, did_you_mean, listed, quoted
 from paywitness.policy.reading.section import (
     Section,
@@ -148,7 +148,7 @@ def read_row(section: Section, tables: Tables, *, of_event: bool = False) -> Res
     reading = section.read("as", _result_class)
     effect = section.read("effect", one_of(Effect))
     statuses = section.read_list("status", status_codes, single=True)
-    when = section.read("when", expression) or section.read("body", expression)
+    when = section.read("when", condition) or section.read("body", condition)
     code = section.read("code", expression)
     row = ResponseRule(
         name=section.path,

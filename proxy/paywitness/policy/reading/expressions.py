@@ -8,7 +8,7 @@ the cost of an evaluation stays proportional to the body.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -16,6 +16,7 @@ import jmespath
 from jmespath import exceptions, functions, lexer
 
 from paywitness.core.bodies.tree import Encoding, Tree
+from paywitness.core.classify import is_false
 from paywitness.policy.reading.locations import did_you_mean
 from paywitness.policy.reading.value_readers import InvalidValue, Reader
 
@@ -33,65 +34,84 @@ Node = Mapping[str, Any]
 
 def closure_of(node: Node) -> Closure | None:
     """The parsed expression as a closure, or None where it holds a part that only the library knows."""
+    names, texts = _texts_compared(node)
+    if names:
+        return _one_of(names, texts)
     make = _MAKERS.get(node["type"])
     return make(node) if make is not None else None
 
 
-def _field(node: Node) -> Closure:
-    name = node["value"]
-    return lambda tree: tree.get(name) if isinstance(tree, dict) else None
+def _names_of(node: Node) -> tuple[str, ...]:
+    """The names of a plain path, `a.b`; none of anything else."""
+    nodes = node["children"] if node["type"] == "subexpression" else [node]
+    return tuple(child["value"] for child in nodes) if all(child["type"] == "field" for child in nodes) else ()
 
 
 def _path(node: Node) -> Closure | None:
-    if all(child["type"] == "field" for child in node["children"]):
-        return _fields(tuple(child["value"] for child in node["children"]))
-    steps = tuple(closure_of(child) for child in node["children"])
-    if None in steps:
-        return None
+    names = _names_of(node)
+    if len(names) == 1:
+        name = names[0]
+        return lambda tree: tree.get(name) if isinstance(tree, dict) else None
 
-    def path(tree: Tree) -> Tree:
-        for step in steps:
-            tree = step(tree) if step is not None else None
-        return tree
-
-    return path
-
-
-def _fields(names: tuple[str, ...]) -> Closure:
     def fields(tree: Tree) -> Tree:
         for name in names:
             tree = tree.get(name) if isinstance(tree, dict) else None
         return tree
 
-    return fields
+    if names:
+        return fields
+    steps = [step for step in map(closure_of, node["children"]) if step is not None]
+
+    def path(tree: Tree) -> Tree:
+        for step in steps:
+            tree = step(tree)
+        return tree
+
+    return path if len(steps) == len(node["children"]) else None
 
 
 def _comparison(node: Node) -> Closure | None:
     """With a text or a boolean on one side: a text equals only itself, and a boolean is never a number."""
-    left, right = node["children"]
-    if left["type"] == "literal":
-        left, right = right, left
+    left, right = _operands(node)
     found = closure_of(left)
     if found is None or right["type"] != "literal" or node["value"] not in {"eq", "ne"}:
         return None
     wanted, equal = right["value"], node["value"] == "eq"
     if isinstance(wanted, bool):
         return lambda tree: (found(tree) is wanted) is equal
-    if not isinstance(wanted, str):
-        return None
-    if equal and left["type"] == "field":  # most rows of most policies
-        name = left["value"]
-        return lambda tree: isinstance(tree, dict) and tree.get(name) == wanted
-    return lambda tree: (found(tree) == wanted) is equal
+    return (lambda tree: (found(tree) == wanted) is equal) if isinstance(wanted, str) else None
+
+
+def _operands(node: Node) -> tuple[Node, Node]:
+    left, right = node["children"]
+    return (right, left) if left["type"] == "literal" else (left, right)
+
+
+def _texts_compared(node: Node) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Of `a.b == 'x' || a.b == 'y'`, as most rows are, the path and the texts. Of anything else no path."""
+    if node["type"] == "or_expression":
+        (names, texts), (others, more) = map(_texts_compared, node["children"])
+        return (names, texts + more) if names == others else ((), ())
+    if node["type"] != "comparator" or node["value"] != "eq":
+        return (), ()
+    left, right = _operands(node)
+    is_text = right["type"] == "literal" and isinstance(right["value"], str)
+    return (_names_of(left), (right["value"],)) if is_text else ((), ())
+
+
+def _one_of(names: tuple[str, ...], texts: tuple[str, ...]) -> Closure:
+    def one_of(tree: Tree) -> bool:
+        for name in names:
+            tree = tree.get(name) if isinstance(tree, dict) else None
+        return tree in texts
+
+    return one_of
 
 
 def _either(node: Node) -> Closure | None:
     first, second = (closure_of(child) for child in node["children"])
     if first is None or second is None:
         return None
-
-    if all(child["type"] == "comparator" for child in node["children"]):  # which give nothing but true and false
-        return lambda tree: first(tree) or second(tree)
 
     def either(tree: Tree) -> Tree:
         value = first(tree)
@@ -191,12 +211,8 @@ _FUNCTIONS = frozenset({"starts_with", "contains"})
 _LIBRARY: Any = functions.Functions()
 
 
-def is_false(value: Tree) -> bool:
-    return value is None or value is False or value in ("", [], {})
-
-
 _MAKERS: dict[str, Callable[[Node], Closure | None]] = {
-    "field": _field,
+    "field": _path,
     "subexpression": _path,
     "comparator": _comparison,
     "or_expression": _either,
@@ -232,19 +248,42 @@ _VALUES_OF_WORDS = {
 _PATHS = frozenset({"subexpression", "index_expression", "pipe", "projection", "value_projection"})
 
 
-@dataclass(frozen=True, slots=True)
-class JmesPath:
-    """A compiled expression. Equal when its text is equal; may raise, which core reads as "does not match"."""
+class JmesPath(partial[Tree]):
+    """A compiled expression: called with a tree, it gives the value, or None also if it cannot be read. Equal when its
+    text is equal. It is its closure and no function around that: a call evaluates twenty of them."""
 
     text: str
-    _parsed: Any = field(compare=False, repr=False)
-    _evaluate: Callable[[Tree], Tree] = field(compare=False, repr=False)
+    parsed: Node
 
-    def __call__(self, tree: Tree) -> Tree:
-        return self._evaluate(tree)
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, JmesPath) and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
 
     def __str__(self) -> str:
         return self.text
+
+    def __repr__(self) -> str:
+        return f"JmesPath({self.text!r})"
+
+
+def _compiled(text: str, parsed: Node, evaluate: Closure) -> JmesPath:
+    made = JmesPath(evaluate)
+    made.text, made.parsed = text, parsed
+    return made
+
+
+def _or_none(evaluate: Closure) -> Closure:
+    """What only the library knows may raise: then there is no value."""
+
+    def evaluate_or_none(tree: Tree) -> Tree:
+        try:
+            return evaluate(tree)
+        except Exception:  # noqa: BLE001  # expressions are the policy's; whatever they raise means "no value"
+            return None
+
+    return evaluate_or_none
 
 
 def expression(text: str) -> JmesPath:
@@ -270,13 +309,35 @@ def expression(text: str) -> JmesPath:
     nodes = list(_walk(compiled.parsed))
     _refuse_unbounded_growth(nodes)
     _refuse_bare_operands(nodes)
-    return JmesPath(text, compiled.parsed, closure_of(compiled.parsed) or compiled.search)
+    closure = closure_of(compiled.parsed)
+    if closure is None or any(node["type"] == "function_expression" for node in nodes):
+        closure = _or_none(closure or compiled.search)
+    return _compiled(text, compiled.parsed, closure)
+
+
+def condition(text: str) -> JmesPath:
+    """An expression that is read as true or false, as JMESPath has it: 0 is true."""
+    return _as_condition(expression(text))
+
+
+def _as_condition(found: JmesPath) -> JmesPath:
+    if _is_boolean(found.parsed):
+        return found
+    evaluate = found.func
+    return _compiled(found.text, found.parsed, lambda tree: not is_false(evaluate(tree)))
+
+
+def _is_boolean(node: Node) -> bool:
+    """Whether the closure of this gives nothing but true and false."""
+    if node["type"] in {"or_expression", "and_expression"}:
+        return all(map(_is_boolean, node["children"]))
+    return node["type"] in {"comparator", "not_expression"}
 
 
 def form_expression(text: str) -> JmesPath:
     """An expression over a form body. Its values are all texts: a comparison with a number or boolean never holds."""
     compiled = expression(text)
-    for node in _walk(compiled._parsed):  # made in this module
+    for node in _walk(compiled.parsed):
         if node["type"] == "comparator":
             for child in node["children"]:
                 if child["type"] == "literal" and isinstance(child["value"], (bool, int, float)):
@@ -287,27 +348,32 @@ def form_expression(text: str) -> JmesPath:
     return compiled
 
 
-def implies(condition: JmesPath, weaker: JmesPath) -> bool:
-    """Whether whatever the condition holds for, the weaker one holds for too, as far as their shape shows it: one of
+def implies(stronger: JmesPath, weaker: JmesPath) -> bool:
+    """Whether whatever the first one holds for, the weaker one holds for too, as far as their shape shows it: one of
     the parts that "and" joins, or of those that "or" joins there. False says nothing."""
-    return _implies(condition._parsed, weaker._parsed)  # made in this module
+    return _implies(stronger.parsed, weaker.parsed)
 
 
-def _implies(condition: Any, weaker: Any) -> bool:
-    if condition == weaker:
+def _implies(stronger: Any, weaker: Any) -> bool:
+    if stronger == weaker:
         return True
     if weaker["type"] == "and_expression":
-        return all(_implies(condition, part) for part in weaker["children"])
-    if condition["type"] == "or_expression":
-        return all(_implies(part, weaker) for part in condition["children"])
-    if weaker["type"] == "or_expression" and any(_implies(condition, part) for part in weaker["children"]):
+        return all(_implies(stronger, part) for part in weaker["children"])
+    if stronger["type"] == "or_expression":
+        return all(_implies(part, weaker) for part in stronger["children"])
+    if weaker["type"] == "or_expression" and any(_implies(stronger, part) for part in weaker["children"]):
         return True
-    return condition["type"] == "and_expression" and any(_implies(part, weaker) for part in condition["children"])
+    return stronger["type"] == "and_expression" and any(_implies(part, weaker) for part in stronger["children"])
 
 
 def expression_over(encoding: Encoding) -> Reader[JmesPath]:
     """The reader of expressions over a request's body."""
     return form_expression if encoding is Encoding.FORM else expression
+
+
+def condition_over(encoding: Encoding) -> Reader[JmesPath]:
+    """The reader of conditions on a request's body."""
+    return (lambda text: _as_condition(form_expression(text))) if encoding is Encoding.FORM else condition
 
 
 def _not_an_expression(text: str, position: int, reason: str) -> InvalidValue:

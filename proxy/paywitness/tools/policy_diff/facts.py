@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import Field, dataclass, fields, is_dataclass
 from difflib import SequenceMatcher
 from enum import Enum
 from typing import Any
@@ -100,9 +100,14 @@ def provider_facts(provider: Provider) -> Facts:
 
 
 def _facts(value: Any, left_out: frozenset[str]) -> Iterator[tuple[str, str]]:
-    for field in fields(value):
+    for field in _given(value):
         if field.name not in _NOT_FACTS | left_out:
             yield from _flattened(getattr(value, field.name), field.name, left_out)
+
+
+def _given(value: Any) -> list[Field[Any]]:
+    """The fields of a dataclass, less those that follow from the others."""
+    return [field for field in fields(value) if field.init]
 
 
 def _flattened(value: Any, path: str, left_out: frozenset[str] = frozenset()) -> Iterator[tuple[str, str]]:
@@ -113,7 +118,7 @@ def _flattened(value: Any, path: str, left_out: frozenset[str] = frozenset()) ->
         for key, part in value.items():
             yield from _flattened(part, f"{path}.{key}" if key else path, left_out)
     elif _has_parts(value):
-        for field in fields(value):
+        for field in _given(value):
             yield from _flattened(getattr(value, field.name), f"{path}.{field.name}", left_out)
     elif path == "accounts.named":
         yield from ((f"accounts.{item.name}", _in_one_line(item, path)) for item in value)
@@ -126,7 +131,7 @@ def _flattened(value: Any, path: str, left_out: frozenset[str] = frozenset()) ->
 
 def _in_one_line(value: Any, path: str) -> str:
     parts = [
-        (name, text) for field in fields(value) for name, text in _flattened(getattr(value, field.name), field.name)
+        (name, text) for field in _given(value) for name, text in _flattened(getattr(value, field.name), field.name)
     ]
     return ", ".join(f"{name} {text}" for name, text in parts if name != "name")
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from paywitness.core.bodies.tree import Tree
-from paywitness.core.classify import ResponseRule, evaluate
+from paywitness.core.classify import ResponseRule
 from paywitness.core.evidence import Response
 from paywitness.core.policy import Policy, Provider
 from paywitness.core.record import record
@@ -44,7 +44,7 @@ class InstrumentedResponseRule(ResponseRule):
     def read(self, response: Response, tree: Tree) -> ResultClass | None:
         result_class = ResponseRule.read(self, response, tree)
         if result_class is not None:
-            found = str(evaluate(self.code, tree)) if self.code is not None else None
+            found = str(self.code(tree)) if self.code is not None else None
             listed = found is not None and found in (self.table or {})
             self.on_reached(ReachedRule(self.name, result_class, found if listed else None, self.observe))
         return result_class

@@ -74,9 +74,9 @@ class FlowRun:
         return facts | outcome | self._facts_of(result.operation, None)
 
     def _call(self, step: Step, request: GivenRequest) -> Facts:
-        call = call_of(request, self.provider)
+        call, book = call_of(request, self.provider), PolicyBook.of([self.provider])
         number = self._steps
-        found = recognise(call, self.provider, PolicyBook.of([self.provider]).match, SECRET, lambda: f"step-{number}")
+        found = recognise(call, self.provider, book.candidates, SECRET, lambda: f"step-{number}")
         if found is None:
             refused = self.provider.unmatched is UnmatchedCalls.REFUSE
             return {"operation": NONE, **(_refused(Problem.OPERATION_NOT_ALLOWED) if refused else {"sent": "yes"})}

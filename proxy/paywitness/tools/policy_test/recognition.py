@@ -57,7 +57,7 @@ def recognise_case(request: GivenRequest, provider: Provider) -> tuple[Recognise
 def recognise_call(call: Call, provider: Provider) -> tuple[RecognisedCase | None, dict[str, str]]:
     """As `recognise_case`, of a call."""
     provider = with_credentials_as_written(provider)
-    found = recognise(call, provider, PolicyBook.of([provider]).match, SECRET, lambda: GENERATED)
+    found = recognise(call, provider, PolicyBook.of([provider]).candidates, SECRET, lambda: GENERATED)
     if found is None:
         refused = provider.unmatched is UnmatchedCalls.REFUSE
         return None, {"operation": NONE, **(_refused(Problem.OPERATION_NOT_ALLOWED) if refused else {})}
