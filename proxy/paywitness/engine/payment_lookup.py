@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 from paywitness.core.account_choice import account_hashes_of, for_every_account
 from paywitness.core.identity import account_hashes_named, intent_guard
 from paywitness.core.operation import HistoryEntry, Operation
-from paywitness.core.payment import Payment
+from paywitness.core.payment import Payment, name_key, payment_key
 from paywitness.core.payment_changes import reconciled
-from paywitness.core.payment_names import name_key, payment_key
 from paywitness.core.policy import Provider
 from paywitness.journal.base import Journal, OperationQuery
 from paywitness.journal.ledger import (

@@ -17,15 +17,20 @@ from paywitness.core.guard import is_remembered
 from paywitness.core.lifecycle import IncidentKind
 from paywitness.core.money import Money
 from paywitness.core.operation import Guard, GuardKind, Operation, OtherPayment, Posting, RepeatPaymentRule, State
-from paywitness.core.payment import FOLLOW_UPS, Movement, MovementStatus, PaidElsewhere, Payment, ShownBalance
-from paywitness.core.payment_changes import after_change, merged_payment, reconciled, with_names
-from paywitness.core.payment_claims import IntentHold, hold_of_payment
-from paywitness.core.payment_names import (
+from paywitness.core.payment import (
+    FOLLOW_UPS,
+    Movement,
+    MovementStatus,
+    PaidElsewhere,
+    Payment,
     PaymentName,
+    ShownBalance,
     name_key,
     payment_key,
     payment_names,
 )
+from paywitness.core.payment_changes import after_change, merged_payment, reconciled, with_names
+from paywitness.core.payment_claims import IntentHold, hold_of_payment
 from paywitness.core.payment_rollback import after_rollback, with_unknown_numbers
 from paywitness.core.payment_rules import Overcapture
 from paywitness.core.provider_contract import OperationKind
@@ -299,7 +304,7 @@ def restored_rows(operation: Operation, lookups: RowLookups, now: float) -> tupl
     [name] = payment_names(operation.provider_in_keys, operation.account, [text])
     named = payment_by_name(lookups, name) if text else None
     if text and named is None:
-        payment, links = with_names(payment, (text,)), [link_row(name.key, payment.id)]
+        payment, links = with_names(payment, (name,)), [link_row(name.key, payment.id)]
     elif named is not None and named.payment.id != payment.id:
         is_seen = named.payment.created or named.payment.paid or named.payment.elsewhere
         if is_seen and (own is not None or not operation.acts_on):

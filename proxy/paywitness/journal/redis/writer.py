@@ -16,7 +16,7 @@ from typing import Any
 from paywitness.core.claim import Alias, Claim, ClaimRequest, after_expired_lease
 from paywitness.core.errors import JournalUnavailable
 from paywitness.core.operation import Operation
-from paywitness.core.payment_names import payment_key
+from paywitness.core.payment import payment_key
 from paywitness.journal import claim_answer, claim_plan, fallback_plan, transitions
 from paywitness.journal.base import LedgerRow, OperationChange
 from paywitness.journal.ledger import restored_rows

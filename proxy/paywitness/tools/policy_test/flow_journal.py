@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from paywitness.core.claim import Alias, ClaimRequest, Tombstone
 from paywitness.core.guard import indexed_guard, is_more_than_paid, is_paid
 from paywitness.core.operation import Operation, Posting, State
-from paywitness.core.payment import Payment
-from paywitness.core.payment_names import (
+from paywitness.core.payment import (
+    Payment,
     payment_key,
 )
 from paywitness.journal.base import LedgerRow, OperationChange
