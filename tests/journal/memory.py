@@ -68,13 +68,7 @@ class MemoryJournal:
         if taken.insert is not None:
             tables.start(taken.insert, request.sealed_request)
         tables.store_rows(taken.rows, now)
-        return self._claim_result(taken, now)
-
-    def _claim_result(self, taken: claim_plan.ClaimPlan, now: float) -> Claim:
-        sealed: tuple[bytes | None, bytes | None] = (None, None)
-        if taken.holder is not None and claim_answer.needs_sealed_messages(taken):
-            sealed = self._tables.sealed(taken.holder.id)
-        return claim_answer.claim_result(taken, now, sealed)
+        return claim_answer.claim_result(taken, now, tables.sealed)
 
     def _check_started(self, taken: claim_plan.ClaimPlan) -> None:
         if taken.insert is not None and taken.insert.operation.id in self._tables.operations:
@@ -121,7 +115,7 @@ class MemoryJournal:
         if taken.second.insert is not None:
             tables.start(taken.second.insert, request.sealed_request)
         tables.store_rows(taken.second.rows, now)
-        return taken.first, self._claim_result(taken.second, now)
+        return taken.first, claim_answer.claim_result(taken.second, now, tables.sealed)
 
     async def restore(
         self,

@@ -7,6 +7,7 @@ owners apart and nobody knows it yet, nothing is told and nothing is written.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from paywitness.core.claim import AliasKind, Claim, ClaimRequest, ClaimVerdict, maker_of
@@ -96,17 +97,19 @@ def _marks_of(scope: str, credential: str, lookups: ClaimLookups) -> dict[str, s
     return {} if row is None else marks_from_text(row.text)
 
 
-def claim_result(plan: ClaimPlan, now: float, sealed: tuple[bytes | None, bytes | None]) -> Claim:
-    """The claim's answer. `sealed` is the holder's request and response."""
-    verdict = plan.verdict
-    sealed_request = sealed[0] if verdict is ClaimVerdict.IN_DOUBT else None
-    sealed_response = sealed[1] if verdict is ClaimVerdict.REPLAY else None
+def claim_result(plan: ClaimPlan, now: float, sealed: Callable[[str], tuple[bytes | None, bytes | None]]) -> Claim:
+    """The claim's answer. `sealed` reads the sealed request and response of the holder, if the answer holds one."""
+    verdict, request, response = plan.verdict, None, None
+    if verdict is ClaimVerdict.REPLAY and plan.holder is not None:
+        _, response = sealed(plan.holder.id)
+    elif verdict is ClaimVerdict.IN_DOUBT and plan.holder is not None:
+        request, _ = sealed(plan.holder.id)
     return Claim(
         verdict,
         plan.holder,
         now,
-        sealed_request,
-        sealed_response,
+        request,
+        response,
         plan.credential_accepted,
         plan.credential_mapped,
         plan.alias_kind,
@@ -118,8 +121,3 @@ def claim_result(plan: ClaimPlan, now: float, sealed: tuple[bytes | None, bytes 
         "" if plan.payer is None else plan.payer.operation_id,
         plan.payout,
     )
-
-
-def needs_sealed_messages(plan: ClaimPlan) -> bool:
-    """Whether the answer holds what is sealed."""
-    return plan.holder is not None and (plan.verdict is ClaimVerdict.REPLAY or plan.verdict is ClaimVerdict.IN_DOUBT)

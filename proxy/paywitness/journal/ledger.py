@@ -351,12 +351,16 @@ def followed(row: LedgerRow | None, read: Callable[[str], LedgerRow | None]) -> 
 
 
 def payment_by_id(lookups: RowLookups, payment_id: str) -> FoundPayment | None:
-    row = followed(lookups.row(payment_key(payment_id)), lookups.row)
+    row = lookups.row(payment_key(payment_id))
+    row = row and followed(row, lookups.row)
     return None if row is None else FoundPayment(payment_from_row(row), row)
 
 
 def payment_by_name(lookups: RowLookups, name: PaymentName) -> FoundPayment | None:
-    link = lookups.row(name.key)
+    return _linked_payment(lookups.row(name.key), lookups)
+
+
+def _linked_payment(link: LedgerRow | None, lookups: RowLookups) -> FoundPayment | None:
     if link is None or not link.text.startswith("@"):
         return None
     return payment_by_id(lookups, link.text[1:].removeprefix("p:"))
@@ -411,7 +415,7 @@ def plan_payment(
     may have forgotten movements of the payment."""
     own = payment_by_id(lookups, operation.payment)
     own_id = operation.payment if own is None else own.payment.id  # another one, if it turned out to be that
-    free, taken = _split_names(own_id, shown, lookups)
+    free, taken, unlinked = _split_names(own_id, shown, lookups)
     merged: tuple[LedgerRow, ...] = ()
     note = ""
     if taken and _is_same_payment(own, taken[0][1], shown):
@@ -437,7 +441,8 @@ def plan_payment(
     is_found = bool(change.payment.names or change.payment.movements or change.payment.elsewhere)
     if is_found and (own is None or merged or change.payment != own.payment):
         rows.append(payment_row(change.payment, None if own is None else own.row))
-        rows += [link_row(name.key, change.payment.id) for name in free if lookups.row(name.key) is None]
+        for key in unlinked:
+            rows.append(link_row(key, change.payment.id))
     return PaymentWrite(operation, change.payment, (*rows, *merged), change.posting, change.elsewhere, note)
 
 
@@ -446,17 +451,22 @@ _TakenNames = tuple[tuple[PaymentName, FoundPayment], ...]
 
 def _split_names(
     payment_id: str, shown: ShownBalance, lookups: RowLookups
-) -> tuple[tuple[PaymentName, ...], _TakenNames]:
-    """The names that are the payment's, or free; and those that belong to another payment."""
-    free: list[PaymentName] = []
-    taken: list[tuple[PaymentName, FoundPayment]] = []
+) -> tuple[tuple[PaymentName, ...], _TakenNames, tuple[str, ...]]:
+    """The names that are the payment's, or free; those that belong to another payment; the keys of those without a
+    row."""
+    free: tuple[PaymentName, ...] = ()
+    taken: _TakenNames = ()
+    unlinked: tuple[str, ...] = ()
     for name in shown.names:
-        other = payment_by_name(lookups, name)
+        link = lookups.row(name.key)
+        other = link and _linked_payment(link, lookups)
         if other is None or other.payment.id == payment_id:
-            free.append(name)
+            free = (*free, name)
         else:
-            taken.append((name, other))
-    return tuple(free), tuple(taken)
+            taken = (*taken, (name, other))
+        if link is None:
+            unlinked = (*unlinked, name.key)
+    return free, taken, unlinked
 
 
 def _is_same_payment(own: FoundPayment | None, other: FoundPayment, shown: ShownBalance) -> bool:

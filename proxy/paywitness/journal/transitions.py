@@ -137,10 +137,11 @@ def plan_record(
 ) -> RecordPlan:
     """The change as it is to be written, with what it makes of the operation's payment. `stored_lease` is what the
     journal holds, if `needs_stored_lease`; `guarded` what stands under the same guard, if `needs_duplicate_check`."""
-    paying = [first for first in guarded if first.id != change.operation.id]
+    paying = [first for first in guarded if first.id != change.operation.id] if guarded else []
+    standing = _not_given_back(paying, lookups) if paying else paying
     if change.shown is None or not change.operation.payment:
         rows = rows_of_change(change.operation, change.spent_change, lookups) if change.spent_change else ()
-        return RecordPlan(record_write(change, stored_lease, now, _not_given_back(paying, lookups)), rows)
+        return RecordPlan(record_write(change, stored_lease, now, standing), rows)
     planned = plan_payment(change.operation, change.shown, lookups, now if change.numbers_forgotten else None)
     before, after = change.operation, planned.operation
     if after.kind in FOLLOW_UPS and after.result_class is ResultClass.RETURNED and after.incident is None:
@@ -154,9 +155,9 @@ def plan_record(
         announcement = _with_word(announcement, after, AnnouncementKind.INCIDENT_OPENED)
     if after.reference != before.reference and announcement is not None:
         announcement = replace(announcement, reference=after.reference)
-    note = "; ".join(text for text in (change.note, planned.note) if text)
+    note = f"{change.note}; {planned.note}" if change.note and planned.note else change.note or planned.note
     change = replace(change, operation=after, announcement=announcement, note=note)
-    return RecordPlan(record_write(change, stored_lease, now, _not_given_back(paying, lookups)), planned.rows)
+    return RecordPlan(record_write(change, stored_lease, now, standing), planned.rows)
 
 
 def needs_intent(change: OperationChange) -> bool:

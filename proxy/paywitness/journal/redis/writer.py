@@ -197,7 +197,7 @@ class RedisWriter:
         if request.payout is not None:
             request = replace(request, payout=replace(request.payout, rolled_back_s=self._replication.rolled_back_s))
         taken = claim_answer.plan_answer(request, found.now, found)
-        answer = claim_answer.claim_result(taken, found.now, found.sealed(taken))
+        answer = claim_answer.claim_result(taken, found.now, found.sealed)
         return _PlannedWrite(
             answer,
             tuple(write_args(write) for write in taken.updates),
@@ -212,7 +212,7 @@ class RedisWriter:
         def judge(found: RedisLookups) -> _PlannedWrite:
             taken = fallback_plan.plan_fallback(change, request, found.now, found)
             second = taken.second
-            answer = claim_answer.claim_result(second, found.now, found.sealed(second))
+            answer = claim_answer.claim_result(second, found.now, found.sealed)
             if taken.end is None:
                 return _PlannedWrite((taken.first, answer))
             ended = write_args(taken.end, sealed_response=change.sealed_response)
