@@ -287,13 +287,13 @@ DURABILITY = (
     mutant(
         "another_owner_replayed",
         "a credential that the provider calls another owner's gets a claim's answer",
-        swapped(_ANSWER + "_with_credential", "relation is CredentialRelation.OTHER", "False"),
+        swapped(_ANSWER + "with_credential", "relation is CredentialRelation.OTHER", "False"),
     ),
     mutant(
         "stranger_takes_the_reply",
         "an undelivered reply goes to a key whose credential may not be shown it",
         swapped(
-            _ANSWER + "_with_credential",
+            _ANSWER + "with_credential",
             "(known.separates and not is_same) or (takes_reply and not seen)",
             "known.separates and not is_same",
         ),

@@ -53,8 +53,8 @@ from paywitness.journal.ledger import (
     link_row,
     payment_from_row,
     payment_row,
-    remembered_row,
 )
+from paywitness.journal.tombstones import remembered_row
 from paywitness.policy.book import PolicyBook
 from paywitness.randomness import Randomness
 from paywitness.telemetry.emitter import Telemetry

@@ -20,13 +20,12 @@ from paywitness.core.policy import Provider
 from paywitness.journal.base import Journal, OperationQuery
 from paywitness.journal.ledger import (
     PaymentCommandEntry,
-    RememberedPayment,
     commands_key,
     intent_key,
     payment_commands,
     payment_from_row,
-    remembered_payments,
 )
+from paywitness.journal.tombstones import RememberedPayment, remembered_payments
 from paywitness.policy.book import PolicyBook
 
 _OPERATIONS_MAX = 200  # of one payment; a marketplace makes some dozens of partial refunds

@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-from paywitness.core.claim import maker_of
-from paywitness.core.credential_owners import Maker
-from paywitness.core.guard import is_remembered
+from paywitness.core.claim import ClaimRequest
 from paywitness.core.lifecycle import IncidentKind
 from paywitness.core.money import Money
 from paywitness.core.operation import Guard, GuardKind, Operation, OtherPayment, Posting, RepeatPaymentRule, State
@@ -30,12 +28,11 @@ from paywitness.core.payment import (
     payment_names,
 )
 from paywitness.core.payment_changes import after_change, merged_payment, reconciled, with_names
-from paywitness.core.payment_claims import IntentHold, hold_of_payment
+from paywitness.core.payment_claims import IntentHold, carried_guard, hold_of_payment, with_money
 from paywitness.core.payment_rollback import after_rollback, with_unknown_numbers
 from paywitness.core.payment_rules import Overcapture
 from paywitness.core.provider_contract import OperationKind
 from paywitness.core.record import record
-from paywitness.core.webhook_event import MatchKey
 from paywitness.journal.base import OWN_ROWS, LedgerRow
 
 _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
@@ -175,84 +172,10 @@ def due_of(payment: Payment) -> float | None:
 
 
 LINKS_MAX = 8  # followed from a name, or from the id of a payment that turned out to be another one
-REMEMBERED_MAX = 20  # payments of one intent that are kept in mind; the newest
 
 
 def intent_key(guard: str) -> str:
     return f"i:{guard}"
-
-
-def keys_kept_of(operation: Operation) -> tuple[str, ...]:
-    """The rows that are written when an operation is retired: for its intent or payout reference if that must not be
-    paid again, and for its names if its customer never acted, for it may still be paid."""
-    guard = operation.guard
-    if operation.abandoned:
-        named = [(MatchKey.CLIENT_KEY, operation.client_key), (MatchKey.PROVIDER_KEY, operation.provider_key)]
-        named += [(MatchKey.OPERATION_ID, operation.sent_stamp), (MatchKey.REFERENCE, operation.reference)]
-        keys = [abandoned_key(kind, operation.provider, operation.account, name) for kind, name in named if name]
-        if guard is not None and guard.kind is GuardKind.INTENT:
-            keys.append(abandoned_key(MatchKey.INTENT, operation.provider, "", guard.value))
-        return tuple(keys)
-    return (intent_key(guard.value),) if guard is not None and is_remembered(operation) else ()
-
-
-def row_kept_of(operation: Operation, key: str, before: LedgerRow | None) -> LedgerRow:
-    """The row under one of `keys_kept_of`, over the one that was there."""
-    if operation.abandoned:
-        return LedgerRow(key, 1 if before is None else before.version + 1, _encode([operation.id]))
-    return remembered_row(operation, before)
-
-
-def abandoned_key(kind: MatchKey, provider: str, account: str, name: str) -> str:
-    """Under which a name of a retired operation is kept whose customer never acted. Of an intent: its guard."""
-    return f"w:{kind}:{name_key(provider, account, name).removeprefix('n:')}"
-
-
-def abandoned_operation(row: LedgerRow) -> str:
-    """The id of the operation that a row under an `abandoned_key` is about."""
-    return str(_decode(row.text)[0])
-
-
-def remembered_row(operation: Operation, before: LedgerRow | None) -> LedgerRow:
-    """What stays of an operation's intent or payout reference when the operation is retired."""
-    entries = [] if before is None else _decode(before.text)
-    if [operation.id, operation.payment] not in [entry[:2] for entry in entries]:
-        entries = [*entries, [operation.id, operation.payment, *maker_to_value(maker_of(operation))]]
-        entries = entries[-REMEMBERED_MAX:]
-    guard = operation.guard.value if operation.guard is not None else ""
-    return LedgerRow(intent_key(guard), 1 if before is None else before.version + 1, _encode(entries))
-
-
-@record
-class RememberedPayment:
-    """A retired operation that paid an intent, and its payment; empty: none is kept."""
-
-    operation_id: str
-    payment_id: str
-    maker: Maker = Maker()
-
-
-def maker_to_value(maker: Maker) -> tuple[str, str, str, str]:
-    """As it stands in rows. Those that an earlier release wrote have none."""
-    return (maker.provider, maker.account, maker.credential, maker.named_account)
-
-
-def remembered_payments(row: LedgerRow) -> tuple[RememberedPayment, ...]:
-    """What is kept of the retired payments of an intent, oldest first."""
-    return tuple(RememberedPayment(entry[0], entry[1], Maker(*entry[2:6])) for entry in _decode(row.text))
-
-
-def remembered_payer(lookups: RowLookups, guard: str, behind: BehindPayment) -> RememberedPayment | None:
-    """The retired operation that paid the intent, or the payout reference, and was not given back."""
-    row = lookups.row(intent_key(guard))
-    for remembered in () if row is None else reversed(remembered_payments(row)):
-        found = payment_by_id(lookups, remembered.payment_id) if remembered.payment_id else None
-        if found is None:
-            return remembered
-        current = reconciled(found.payment, behind(found.payment))
-        if hold_of_payment(current) not in {IntentHold.FREE, IntentHold.REFUNDED}:
-            return remembered
-    return None
 
 
 # --- What people did with a payment
@@ -390,6 +313,41 @@ def payment_holds(lookups: RowLookups, operations: Iterable[Operation], behind: 
         if found is not None:
             holds[operation.id] = hold_of_payment(reconciled(found.payment, behind(found.payment)))
     return holds
+
+
+# --- Claims
+
+
+@record
+class PaymentTarget:
+    """The payment that a call acts on, and the operation that would start, as that payment makes it."""
+
+    fresh: Operation
+    payment: Payment | None = None
+    row: LedgerRow | None = None  # None: the payment is not known yet
+
+
+def target_of(request: ClaimRequest, lookups: RowLookups) -> PaymentTarget:
+    """The payment that the call acts on. One that nobody has seen is made under the name that the call gives it, with
+    unknown numbers. A step has the intent of its payment, if it names none itself."""
+    fresh, name = request.fresh, request.payment.acts_on
+    if request.payment.intent is not None:
+        fresh = fresh.changed(object_intent=request.payment.intent)
+    if name is None:
+        return PaymentTarget(fresh)
+    found = payment_by_name(lookups, name)
+    if found is None:
+        payment = Payment(fresh.id, fresh.provider, fresh.account, (name.name,))
+    else:
+        payment = found.payment
+    fresh = with_money(payment, fresh.changed(payment=payment.id, acts_on=name.name), request.payment)
+    if fresh.kind.pays:
+        names_intent = fresh.guard is not None and fresh.guard.kind is GuardKind.INTENT
+        if names_intent:
+            payment = replace(payment, intent=fresh.guard)
+        elif payment.intent is not None:
+            fresh = fresh.changed(guard=carried_guard(payment.intent, request.payment))
+    return PaymentTarget(fresh, payment, None if found is None else found.row)
 
 
 # --- Records

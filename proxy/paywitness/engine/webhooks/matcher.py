@@ -24,7 +24,8 @@ from paywitness.core.result import ResultClass
 from paywitness.core.webhook_event import MatchKey, WebhookEvent, standing_for_steps
 from paywitness.engine.policy_revisions import PinnedPolicies
 from paywitness.journal.base import Journal, LedgerRow, OperationQuery
-from paywitness.journal.ledger import abandoned_key, abandoned_operation, payment_from_row
+from paywitness.journal.ledger import payment_from_row
+from paywitness.journal.tombstones import abandoned_key, abandoned_operation
 from paywitness.policy.book import PolicyBook
 from paywitness.secrets import Vault
 

@@ -18,7 +18,7 @@ from paywitness.core.claim import Alias, AliasKind, ClaimRequest, Tombstone
 from paywitness.core.credential_owners import Maker
 from paywitness.core.operation import HistoryEntry, Lease, Operation, Outcome, State
 from paywitness.journal.base import LedgerRow
-from paywitness.journal.claim_plan import ClaimPlan
+from paywitness.journal.claim_answer import ClaimPlan
 from paywitness.journal.encoding import (
     entry_from_text,
     entry_to_text,
@@ -27,7 +27,7 @@ from paywitness.journal.encoding import (
     mutable_values,
     operation_from_row,
 )
-from paywitness.journal.ledger import maker_to_value
+from paywitness.journal.tombstones import maker_to_value
 from paywitness.journal.transitions import LEASABLE_STATES, OperationWrite
 from paywitness.redis.connection import Argument
 

@@ -17,8 +17,9 @@ from paywitness.core.claim import Alias, Claim, ClaimRequest, after_expired_leas
 from paywitness.core.errors import JournalUnavailable
 from paywitness.core.operation import Operation
 from paywitness.core.payment import payment_key
-from paywitness.journal import claim_answer, claim_plan, fallback_plan, transitions
+from paywitness.journal import claim_plan, fallback_plan, transitions
 from paywitness.journal.base import LedgerRow, OperationChange
+from paywitness.journal.claim_answer import ClaimPlan
 from paywitness.journal.ledger import restored_rows
 from paywitness.journal.payouts import rows_of_changes
 from paywitness.journal.redis import scripts
@@ -178,7 +179,7 @@ class RedisWriter:
         finally:
             self._caps_lock.release()
 
-    def _assumed_claim(self, request: ClaimRequest) -> claim_plan.ClaimPlan | None:
+    def _assumed_claim(self, request: ClaimRequest) -> ClaimPlan | None:
         """What the claim comes to if nothing is known, and the ledger is as it was seen last; None: that cannot be
         said without a look. Caps and approvals depend on the time of the write."""
         if request.payout is not None:
@@ -196,8 +197,8 @@ class RedisWriter:
     def _plan_claim(self, request: ClaimRequest, found: RedisLookups) -> _PlannedWrite:
         if request.payout is not None:
             request = replace(request, payout=replace(request.payout, rolled_back_s=self._replication.rolled_back_s))
-        taken = claim_answer.plan_answer(request, found.now, found)
-        answer = claim_answer.claim_result(taken, found.now, found.sealed)
+        taken = claim_plan.plan_answer(request, found.now, found)
+        answer = claim_plan.claim_result(taken, found.now, found.sealed)
         return _PlannedWrite(
             answer,
             tuple(write_args(write) for write in taken.updates),
@@ -212,7 +213,7 @@ class RedisWriter:
         def judge(found: RedisLookups) -> _PlannedWrite:
             taken = fallback_plan.plan_fallback(change, request, found.now, found)
             second = taken.second
-            answer = claim_answer.claim_result(second, found.now, found.sealed)
+            answer = claim_plan.claim_result(second, found.now, found.sealed)
             if taken.end is None:
                 return _PlannedWrite((taken.first, answer))
             ended = write_args(taken.end, sealed_response=change.sealed_response)

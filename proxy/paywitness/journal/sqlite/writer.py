@@ -18,7 +18,7 @@ from paywitness.core.claim import Claim, ClaimRequest
 from paywitness.core.errors import JournalUnavailable, JournalUnusable, PaywitnessError
 from paywitness.core.levels import JournalLevel
 from paywitness.core.operation import Lease, Operation
-from paywitness.journal import claim_answer, fallback_plan, transitions
+from paywitness.journal import claim_plan, fallback_plan, transitions
 from paywitness.journal.base import AGES_KEY, DUE_ROWS_COUNTED_MAX, LedgerRow, OperationChange, StoreClock
 from paywitness.journal.payouts import rows_of_writes
 from paywitness.journal.sqlite.file import (
@@ -190,7 +190,7 @@ class SqliteWriter:
 
     def claim(self, request: ClaimRequest) -> Claim:
         now = self.time.now()
-        plan = claim_answer.plan_answer(request, now, self.rows)
+        plan = claim_plan.plan_answer(request, now, self.rows)
         if plan.updates:
             self.rows.update_all(plan.updates)
         if plan.alias is not None:
@@ -199,7 +199,7 @@ class SqliteWriter:
             self.rows.insert(plan.insert, request.sealed_request)
         if plan.rows:
             self.rows.store_rows(plan.rows, now)
-        return claim_answer.claim_result(plan, now, self.rows.sealed)
+        return claim_plan.claim_result(plan, now, self.rows.sealed)
 
     def record(self, change: OperationChange) -> Operation:
         now = self.time.now()
@@ -239,7 +239,7 @@ class SqliteWriter:
         if plan.second.insert is not None:
             self.rows.insert(plan.second.insert, request.sealed_request)
         self.rows.store_rows(plan.second.rows, now)
-        return plan.first, claim_answer.claim_result(plan.second, now, self.rows.sealed)
+        return plan.first, claim_plan.claim_result(plan.second, now, self.rows.sealed)
 
     def take_due(self, asked: tuple[str, float, int, frozenset[str]]) -> tuple[Operation, ...]:
         token, lease_s, limit, full = asked
