@@ -69,11 +69,11 @@ DURABILITY = (
         "late_evidence_takes_the_lease",
         "evidence of an earlier attempt takes the lease from whoever sends a later one",
         swapped(
-            _TRANSITIONS + "_lease_after",
-            "stored if _is_being_sent(change.operation) else None",
+            _TRANSITIONS + "record_write",
+            "stored_lease if is_being_sent else None",
             "None",
         ),
-        swapped(_TRANSITIONS + "record_write", "lease is None and _is_being_sent(operation)", "False"),
+        swapped(_TRANSITIONS + "record_write", "lease is None and is_being_sent", "False"),
     ),
     mutant(
         "sends_on_after_a_rollback",

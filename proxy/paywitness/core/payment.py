@@ -64,7 +64,10 @@ def name_key(provider: str, account: str, name: str) -> str:
 
 
 def payment_names(provider: str, account: str, names: Iterable[str]) -> tuple[PaymentName, ...]:
-    return tuple([PaymentName(name, name_key(provider, account, name)) for name in dict.fromkeys(names)])
+    found: tuple[PaymentName, ...] = ()
+    for name in dict.fromkeys(names):
+        found = (*found, PaymentName(name, name_key(provider, account, name)))
+    return found
 
 
 class MovementStatus(StrEnum):

@@ -417,7 +417,7 @@ def _split_names(
     unlinked: tuple[str, ...] = ()
     for name in shown.names:
         link = lookups.row(name.key)
-        other = link and _linked_payment(link, lookups)
+        other = None if link is None else _linked_payment(link, lookups)
         if other is None or other.payment.id == payment_id:
             free = (*free, name)
         else:

@@ -174,7 +174,7 @@ def _after_return(operation: Operation, payment: Payment, lookups: RecordLookups
     if intent is None or hold_of_payment(payment) in {IntentHold.FREE, IntentHold.REFUNDED}:
         return operation
     others = [other for other in lookups.guarded(intent.value) if other.payment != payment.id and is_paid(other)]
-    standing = _not_given_back(others, lookups)
+    standing = _not_given_back(others, lookups) if others else others
     return _paid_twice(operation, standing[0]) if standing else operation
 
 
@@ -184,8 +184,6 @@ def _paid_twice(operation: Operation, other: Operation) -> Operation:
 
 def _not_given_back(paying: list[Operation], lookups: OperationLookups) -> list[Operation]:
     """Those whose payments still stand: what was paid and given back is no second payment."""
-    if not paying:
-        return paying
     holds = payment_holds(lookups, paying, operations_behind(lookups))
     return [first for first in paying if holds.get(first.id, IntentHold.PAID) is not IntentHold.REFUNDED]
 
@@ -218,8 +216,13 @@ def record_write(
         operation = _paid_twice(operation, twin)
         announcement = _with_word(announcement, operation, AnnouncementKind.INCIDENT_OPENED)
         note = f"{note}; {twin.id} paid the same intent" if note else f"{twin.id} paid the same intent"
-    lease = _lease_after(change, stored_lease, now)
-    if lease is None and _is_being_sent(operation):
+    is_being_sent = _is_being_sent(operation)
+    if operation.lease is None:
+        # Evidence of an earlier attempt does not take the lease from whoever is sending a later one.
+        lease = stored_lease if is_being_sent else None
+    else:
+        lease = _lease_after(change, operation.lease, stored_lease, now)
+    if lease is None and is_being_sent:
         # No lease could ever expire, so nobody would ever act upon it.
         raise IllegalTransition(f"{operation.id}: an attempt is under way in {operation.state}, and nobody holds it")
     after = operation.changed(
@@ -266,11 +269,7 @@ def needs_stored_lease(change: OperationChange) -> bool:
     return change.lease_s is None
 
 
-def _lease_after(change: OperationChange, stored: Lease | None, now: float) -> Lease | None:
-    lease = change.operation.lease
-    if lease is None:
-        # Evidence of an earlier attempt does not take the lease from whoever is sending a later one.
-        return stored if _is_being_sent(change.operation) else None
+def _lease_after(change: OperationChange, lease: Lease, stored: Lease | None, now: float) -> Lease:
     if change.lease_s is not None:
         return Lease(lease.token, now + change.lease_s)
     if stored is not None and stored.token == lease.token:

@@ -155,7 +155,7 @@ class Fallbacks:
             sealed_request=seal_request(self.vault, storable, second.id),
             key_stem=context.identity.key_stem,
         )
-        requested_boot = self.leases.request_boot()
+        requested_boot = self.clock.boot()
         claim, verdict = None, RouteVerdict.OVERTAKEN
         try:
             ended, claim = await self.journal.fall_back(change, request)

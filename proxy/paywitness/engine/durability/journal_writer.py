@@ -117,7 +117,7 @@ class JournalWriter:
         if claim.limit is not None and claim.limit.verdict is not LimitVerdict.FITS:
             self.telemetry.emit(LimitChecked(context.policy.provider, context.policy.operation, claim.limit.verdict))
         if claim.verdict is ClaimVerdict.OWNED and claim.operation is not None:
-            if self._rolled_back_since_admission(context):
+            if self.rollback is not None and self._rolled_back_since_admission(context):
                 return await self._end_unsent(context, claim.operation, claim)
             self.telemetry.emit(OperationStarted(claim.operation))
         return claim
@@ -146,12 +146,12 @@ class JournalWriter:
         return Claim(ClaimVerdict.ABSENT, None, claim.now)
 
     async def _claim_with_retry(self, request: ClaimRequest) -> Claim:
-        requested_boot = self.leases.request_boot()
+        requested_boot = self.clock.boot()
         try:
             claim = await self._timed_claim(request)
         except JournalUnavailable:
             await self.clock.sleep(_PAUSE_S)
-            requested_boot = self.leases.request_boot()  # regained or new, the lease is not older than this claim says
+            requested_boot = self.clock.boot()  # regained or new, the lease is not older than this claim says
             claim = await self._timed_claim(request)
             if claim.operation is not None and claim.operation.lease is not None:
                 requested_boot -= max(0.0, self.leases.lease_s - (claim.operation.lease.until_at - claim.now))
@@ -248,7 +248,7 @@ class JournalWriter:
     async def _record(self, change: OperationChange) -> Operation:
         if change.shown is not None and self.rollback is not None and self.rollback.recently_rolled_back():
             change = replace(change, numbers_forgotten=True)
-        requested_boot = self.leases.request_boot()
+        requested_boot = self.clock.boot()
         began_mono = self.clock.mono()
         try:
             recorded = await self.journal.record(change)

@@ -124,7 +124,8 @@ class SqliteRows:
         return None if row is None else _tombstone_from_row(*row)
 
     def guarded(self, guard: str) -> tuple[Operation, ...]:
-        newest = self._several(_GUARDED, guard, transitions.GUARDED_MAX)[::-1]
+        rows = self._cursor.execute(_GUARDED, (guard, transitions.GUARDED_MAX)).fetchall()
+        newest = list(map(operation_from_row, reversed(rows)))
         if len(newest) < transitions.GUARDED_MAX:
             return tuple(newest)
         known = {operation.id for operation in newest}
@@ -154,7 +155,8 @@ class SqliteRows:
 
     def paid(self, guard: str) -> list[Operation]:
         """Of those that are `guarded`, the ones that may have paid."""
-        return self._several(_PAID, guard, transitions.GUARDED_MAX)[::-1]
+        rows = self._cursor.execute(_PAID, (guard, transitions.GUARDED_MAX)).fetchall()
+        return list(map(operation_from_row, reversed(rows)))
 
     def expired(self, now: float) -> list[Operation]:
         return self._several(_EXPIRED, now, transitions.EXPIRED_LEASES_MAX)

@@ -7,8 +7,10 @@ file.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
+import os
 import sqlite3
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,14 +25,12 @@ from paywitness.journal.base import AGES_KEY, DUE_ROWS_COUNTED_MAX, LedgerRow, O
 from paywitness.journal.payouts import rows_of_writes
 from paywitness.journal.sqlite.file import (
     FileLock,
-    HighWaterMark,
     move_wal_into_file,
     open_for_writing,
     truncate_wal,
     unavailable,
 )
 from paywitness.journal.sqlite.rows import SqliteRows
-from paywitness.journal.sqlite.worker import WorkerCall
 
 _LAST_SEQ = "SELECT seq FROM sqlite_sequence WHERE name = 'changes'"
 _log = logging.getLogger("paywitness.journal")
@@ -38,6 +38,37 @@ _KNOWN_CREDENTIALS_MAX = 10_000  # pairs remembered, to save writing them again 
 _STORED_CREDENTIAL = "SELECT accepted_at, sealed IS NOT NULL FROM credentials WHERE account = ? AND credential = ?"
 _STORE_CREDENTIAL = """INSERT INTO credentials (account, credential, accepted_at, sealed) VALUES (?, ?, ?, ?)
     ON CONFLICT DO UPDATE SET accepted_at = excluded.accepted_at, sealed = coalesce(excluded.sealed, sealed)"""
+
+# What to do, with what, and whom to tell; and whether it need not be done once nobody waits for it any more.
+WorkerCall = tuple[Callable[[Any], Any], Any, "asyncio.Future[Any]", bool]
+_MARK_WORDS = 2
+
+
+class HighWaterMark:
+    """Which journal stands here, and how far it had come: in a small file beside it. A journal that was put back from a
+    copy, or lost its log, is behind its mark. Written with every commit, without a sync: it must outlive this process,
+    not the machine."""
+
+    def __init__(self, journal: Path) -> None:
+        path = journal.with_name(journal.name + ".mark")
+        try:
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise JournalUnusable(f"the journal's mark {path} cannot be made: {error.strerror}") from error
+
+    def read(self) -> tuple[str, int] | None:
+        """The journal's id and its last change. None: nothing is known."""
+        words = os.pread(self._descriptor, 128, 0).decode("ascii", errors="replace").split()
+        return (words[0], int(words[1])) if len(words) == _MARK_WORDS and words[1].isdecimal() else None
+
+    def store(self, journal_id: str, seq: int) -> None:
+        with contextlib.suppress(OSError):  # a full disk fails the next commit, and says so
+            os.pwrite(self._descriptor, f"{journal_id} {seq:020d}\n".encode(), 0)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
 
 class SqliteWriter:
