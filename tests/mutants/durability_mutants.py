@@ -256,7 +256,7 @@ DURABILITY = (
         "disputed_generation_forgotten",
         "a key starts anew although an earlier operation of it may have paid after all",
         swapped(
-            _PLAN + "_plan_claim",
+            _PLAN + "plan_claim",
             "existing is not None and (earlier := lookups.disputed(existing.key)) is not None",
             "(earlier := None) is not None",
         ),

@@ -150,8 +150,11 @@ def _paid(payment: Payment, after: Operation, shown: ShownBalance) -> tuple[Paym
     captured = authorised if shown.captures else 0 if shown.captures is False else None
     if captured == 0:
         captured = total_of(first.posted(OperationKind.CAPTURE))
-    refunded = first.refunded if first.refunded is not None else total_of(first.posted(OperationKind.REFUND))
-    is_voided, is_reversed = bool(first.posted(OperationKind.VOID)), bool(first.posted(OperationKind.REVERSAL))
+    refunded, is_voided, is_reversed = first.refunded, False, False
+    if first.movements:
+        is_voided, is_reversed = bool(first.posted(OperationKind.VOID)), bool(first.posted(OperationKind.REVERSAL))
+    if refunded is None:
+        refunded = total_of(first.posted(OperationKind.REFUND))
     payment = replace(
         payment,
         paid=True,
@@ -402,16 +405,17 @@ def _larger(known: int | None, shown: int | None) -> int | None:
 
 def _is_negative(payment: Payment) -> bool:
     """Whether more has moved than the payment can have had, also if what is still open has moved too."""
-    increments = payment.reserved_at_most(OperationKind.INCREMENT)
-    captures = payment.reserved_at_most(OperationKind.CAPTURE)
     authorised, captured, refunded = payment.authorised, payment.captured, payment.refunded
     if captured is None:
         return False
-    if captures is not None and refunded is not None and captured + captures < refunded:
-        return True
-    if authorised is None or increments is None or captured <= authorised + increments:
+    if refunded is not None and refunded > captured:
+        captures = payment.reserved_at_most(OperationKind.CAPTURE)
+        if captures is not None and refunded > captured + captures:
+            return True
+    if authorised is None or captured <= authorised:
         return False
-    return captured > authorised + increments + payment.capturable_above
+    increments = payment.reserved_at_most(OperationKind.INCREMENT)
+    return increments is not None and captured > authorised + increments + payment.capturable_above
 
 
 def touches_payment(before: Operation, after: Operation, shown: ShownBalance | None) -> bool:

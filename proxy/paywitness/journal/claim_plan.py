@@ -64,23 +64,16 @@ _START_EVENTS = (Event.SEND_RECORDED.value,)
 
 
 def plan_answer(request: ClaimRequest, now: float, lookups: ClaimLookups) -> ClaimPlan:
-    """What a claim comes to for its credential. Every store runs this in the one step that the claim is."""
+    """What a claim comes to for its credential, with what caps count otherwise. Every store runs this in the one step
+    that the claim is."""
     plan = plan_claim(request, now, lookups)
+    if request.payout is not None or plan.updates:
+        changes = _counted_changes(plan.updates, lookups)
+        if plan.insert is not None:
+            changes.append((None, plan.insert.operation))
+        plan = replace(plan, rows=(*plan.rows, *rows_of_changes(changes, lookups)))
     is_first = plan.insert is not None and plan.earlier is None
     return plan if is_first else with_credential(plan, request, lookups)
-
-
-def plan_claim(request: ClaimRequest, now: float, lookups: ClaimLookups) -> ClaimPlan:
-    """Judge the claim: first its key, then, where something new would start, its guard. Then, what caps count
-    otherwise."""
-    plan = _plan_claim(request, now, lookups)
-    if request.payout is None and not plan.updates:
-        return plan
-    changes = _counted_changes(plan.updates, lookups)
-    if plan.insert is not None:
-        changes.append((None, plan.insert.operation))
-    rows = rows_of_changes(changes, lookups)
-    return replace(plan, rows=(*plan.rows, *rows)) if rows else plan
 
 
 def _counted_changes(
@@ -116,7 +109,8 @@ def claim_result(plan: ClaimPlan, now: float, sealed: Callable[[str], tuple[byte
     )
 
 
-def _plan_claim(request: ClaimRequest, now: float, lookups: ClaimLookups) -> ClaimPlan:
+def plan_claim(request: ClaimRequest, now: float, lookups: ClaimLookups) -> ClaimPlan:
+    """Judge the claim: first its key, then, where something new would start, its guard."""
     existing, kind = _operation_of_key(request, now, lookups)
     if existing is not None and (fallback := _last_fallback_of(existing, lookups)) is not None:
         return _plan_for_fallback(existing, fallback, kind, request, now)

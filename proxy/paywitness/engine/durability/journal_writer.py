@@ -270,7 +270,8 @@ class JournalWriter:
 
     def credential_to_store(self, context: CallContext) -> bytes | None:
         """The caller's credential, which the provider accepted for the account: sealed, unless it is stored already."""
-        if self.clock.mono() < self.stored_credentials.get(_account_and_credential(context), 0.0):
+        account_and_credential = (context.identity.account, context.identity.credential)
+        if self.clock.mono() < self.stored_credentials.get(account_and_credential, 0.0):
             return None
         return seal_credential(self.vault, context.request, context.identity.account)
 
@@ -278,7 +279,8 @@ class JournalWriter:
         """The journal has taken it. It is sealed again later: retention may have removed it by then."""
         if len(self.stored_credentials) >= _CREDENTIALS_REMEMBERED:
             self.stored_credentials.clear()
-        self.stored_credentials[_account_and_credential(context)] = self.clock.mono() + _SEALED_AGAIN_AFTER_S
+        account_and_credential = (context.identity.account, context.identity.credential)
+        self.stored_credentials[account_and_credential] = self.clock.mono() + _SEALED_AGAIN_AFTER_S
 
     async def record_abandoned(self, context: CallContext, operation: Operation) -> None:
         """Nobody will see this attempt through: what may have left is doubt, what has not is given up."""
@@ -347,7 +349,3 @@ def _was_written(stored: Operation, change: OperationChange) -> bool:
 
 def _lease_token(operation: Operation) -> str | None:
     return operation.lease.token if operation.lease is not None else None
-
-
-def _account_and_credential(context: CallContext) -> tuple[str, str]:
-    return context.identity.account, context.identity.credential

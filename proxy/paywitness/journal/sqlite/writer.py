@@ -181,7 +181,8 @@ class SqliteWriter:
         self.commits += 1
         if self._wal_inode is None:
             self._wal_inode = _inode_of(self._wal_path)
-        self._mark.store(self.journal_id, self.rows.scalar(_LAST_SEQ) or 0)
+        last = self.cursor.execute(_LAST_SEQ).fetchone()
+        self._mark.store(self.journal_id, last[0] if last else 0)
         if self._newly_accepted:
             if len(self._accepted) >= _KNOWN_CREDENTIALS_MAX:
                 self._accepted.clear()
