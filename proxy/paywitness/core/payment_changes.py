@@ -154,7 +154,7 @@ def _paid(payment: Payment, after: Operation, shown: ShownBalance) -> tuple[Paym
     if first.movements:
         is_voided, is_reversed = bool(first.posted(OperationKind.VOID)), bool(first.posted(OperationKind.REVERSAL))
     if refunded is None:
-        refunded = total_of(first.posted(OperationKind.REFUND))
+        refunded = total_of(first.posted(OperationKind.REFUND)) if first.movements else 0
     payment = replace(
         payment,
         paid=True,

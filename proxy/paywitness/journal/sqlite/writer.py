@@ -180,7 +180,8 @@ class SqliteWriter:
     def _after_commit(self) -> None:
         self.commits += 1
         if self._wal_inode is None:
-            self._wal_inode = _inode_of(self._wal_path)
+            with contextlib.suppress(OSError):
+                self._wal_inode = self._wal_path.stat().st_ino
         last = self.cursor.execute(_LAST_SEQ).fetchone()
         self._mark.store(self.journal_id, last[0] if last else 0)
         if self._newly_accepted:
@@ -350,8 +351,11 @@ class SqliteWriter:
         if self._broken:
             self._reconnect()
         self._check_file()
-        if self._wal_removed or self._wal_inode is None or _inode_of(self._wal_path) == self._wal_inode:
+        if self._wal_removed or self._wal_inode is None:
             return
+        with contextlib.suppress(OSError):
+            if self._wal_path.stat().st_ino == self._wal_inode:
+                return
         _log.error(
             "the log of the journal %s was removed while it was open: its content is moved into the file", self._path
         )
@@ -387,13 +391,6 @@ class SqliteWriter:
         if accepted is not None:
             self.cursor.execute(_STORE_CREDENTIAL, (*pair, now, sealed))
             self._newly_accepted[pair] = accepted
-
-
-def _inode_of(path: Path) -> int | None:
-    try:
-        return path.stat().st_ino
-    except OSError:
-        return None
 
 
 # --- Cursors
