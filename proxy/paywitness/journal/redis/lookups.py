@@ -51,7 +51,7 @@ class LookupQuery:
         return cls(fresh.key, guard, credentials=((fresh.account, fresh.credential),), rows=rows)
 
     def arguments(self) -> tuple[Argument, ...]:
-        credentials = "\n".join(f"{account}\0{credential}" for account, credential in self.credentials)
+        credentials = "\n".join(map("\0".join, self.credentials))
         return (self.key, index_term(self.guard), " ".join(self.ids), credentials, " ".join(self.rows))
 
 

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from paywitness.core.claim import Alias, Claim, ClaimRequest, after_expired_lease
@@ -89,6 +90,7 @@ class RedisWriter:
         self._accepted: dict[tuple[str, str], transitions.AcceptedCredential] = {}
         self._latest_at = 0.0  # the last time that an answer told
         self._ledger: dict[str, LedgerRow] = {}  # rows as they were seen last: a step on them needs no second trip
+        self._assumed = AssumedLookups(self._ledger)
         self._caps_lock = asyncio.Lock()
         self._replication = replication
         self._losses = 0
@@ -114,16 +116,11 @@ class RedisWriter:
         """Run a script that begins by telling the time. One that finds the journal to be another one than we know has
         done nothing yet: it runs again, and whoever sends asks whether the journal has forgotten something."""
 
-        def ask() -> Awaitable[Any]:
-            named = (self.time_argument(), *arguments)
-            return self._pipeline.run(
-                script, self._keys, named, droppable=droppable, needs_replication=needs_replication
-            )
-
+        ask = partial(self._pipeline.run, script, self._keys, droppable=droppable, needs_replication=needs_replication)
         try:
-            return await ask()
+            return await ask((self.time_argument(), *arguments))
         except JournalForgot:
-            return await ask()
+            return await ask((self.time_argument(), *arguments))
 
     def run_without_time(self, script: LuaScript, *arguments: Argument) -> Awaitable[Any]:
         """Run a script that needs no time, or is told one that was read before."""
@@ -185,14 +182,15 @@ class RedisWriter:
         if request.payout is not None:
             return None
         try:
-            return claim_plan.plan_claim(request, AT_WRITE, AssumedLookups(self._ledger))
+            return claim_plan.plan_claim(request, AT_WRITE, self._assumed)
         except NeedsLookup:
             return None
 
     def _remember_rows(self, rows: Iterable[LedgerRow]) -> None:
         if len(self._ledger) >= _KNOWN_ROWS_MAX:
             self._ledger.clear()
-        self._ledger.update((row.key, row) for row in rows)
+        for row in rows:
+            self._ledger[row.key] = row
 
     def _plan_claim(self, request: ClaimRequest, found: RedisLookups) -> _PlannedWrite:
         if request.payout is not None:
@@ -237,7 +235,7 @@ class RedisWriter:
                 return await self._record_after_lookup(change)
         if transitions.needs_stored_lease(change) or self._needs_look(change):
             return await self._record_after_lookup(change)
-        plan = transitions.plan_record(change, None, AT_WRITE, AssumedLookups(self._ledger))
+        plan = transitions.plan_record(change, None, AT_WRITE, self._assumed)
         write = plan.write
         lease_s = change.lease_s or 0.0
         guard = change.operation.guard
