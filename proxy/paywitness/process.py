@@ -28,7 +28,7 @@ from paywitness.engine.engine import Engine
 from paywitness.engine.failpoints import Failpoints, NoFailpoints
 from paywitness.engine.intents import Intents
 from paywitness.engine.operator_commands import CommandExecutor
-from paywitness.engine.outbox import Outbox, Sink
+from paywitness.engine.outbox import Sink
 from paywitness.engine.payment_commands import PaymentCommands
 from paywitness.engine.payment_lookup import PaymentLookup
 from paywitness.engine.payout_approvals import PayoutApprovals
@@ -61,6 +61,7 @@ from paywitness.wiring import (
     Platform,
     SidecarParts,
     assemble,
+    build_outbox,
     build_payment_commands,
     build_spool_replayer,
     build_webhooks,
@@ -166,6 +167,7 @@ async def serve(
             **_loops_of_journal(platform, parts, settings),
             "limits": parts.limits_sync.keep_syncing(),
             "recovery": recovery.keep_expiring_leases(),
+            "gauges": recovery.keep_updating_gauges(),
             "reload": reload.keep_polling(),
             "payments": parts.payment_sweep.keep_sweeping(),
             "resolver": parts.resolver.keep_resolving(spool_replayer.replay_all),
@@ -175,7 +177,7 @@ async def serve(
         }
         if settings.events is not None and events_key is not None:
             sink = Sink(settings.events, events_key)
-            loops["outbox"] = Outbox(journal, parts.upstream, sink, clock, randomness, telemetry).keep_delivering()
+            loops["outbox"] = build_outbox(platform, parts, sink).keep_delivering()
         for name, loop in loops.items():
             background.start(loop, name)
         bound, server = await _listen(stack, settings, environment, platform, parts, reload, webhooks, state)

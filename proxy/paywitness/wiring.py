@@ -11,14 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from paywitness.clock import Clock, JournalClock
-from paywitness.core.circuit import CircuitRules
 from paywitness.engine.account_access import AccountAccess
 from paywitness.engine.calls.attempt_recorder import AttemptRecorder, EvidenceSpool
 from paywitness.engine.calls.attempt_sender import AttemptSender
-from paywitness.engine.calls.context import CallContext
+from paywitness.engine.calls.context import CallProgress
 from paywitness.engine.calls.duplicates import DuplicateCalls
 from paywitness.engine.calls.fallback import Fallbacks
-from paywitness.engine.calls.gate import Gate
+from paywitness.engine.calls.gate import Gate, never
 from paywitness.engine.calls.passthrough import Passthrough
 from paywitness.engine.calls.payout_check import PayoutCheck
 from paywitness.engine.calls.pipeline import CallPipeline
@@ -38,6 +37,7 @@ from paywitness.engine.engine import Engine
 from paywitness.engine.failpoints import Failpoints
 from paywitness.engine.intents import Intents
 from paywitness.engine.limits_sync import LimitsSync
+from paywitness.engine.outbox import Outbox, Sink
 from paywitness.engine.payment_commands import PaymentCommands
 from paywitness.engine.payment_lookup import PaymentLookup
 from paywitness.engine.policy_revisions import PinnedPolicies
@@ -54,7 +54,7 @@ from paywitness.engine.webhooks.relay import Relay
 from paywitness.journal.base import Journal
 from paywitness.limits.factory import Limits, LimitsFactory, local_limits
 from paywitness.option_defaults import Settings
-from paywitness.policy.book import PolicyBook
+from paywitness.policy.book import CurrentPolicies, PolicyBook
 from paywitness.randomness import Randomness
 from paywitness.secrets import Vault
 from paywitness.tasks import Tasks
@@ -124,28 +124,24 @@ def assemble(
     """The engine over a journal and a network. No listener, no loop in the background."""
     journal, vault, clock, telemetry = platform.journal, platform.vault, platform.clock, platform.telemetry
     randomness, environment = platform.randomness, platform.environment
-    tasks, waiters, in_flight, pinned = Tasks(), OperationWaiters(), dict[str, CallContext](), PinnedPolicies(journal)
+    policies = CurrentPolicies(book)
+    tasks, waiters, in_flight, pinned = Tasks(), OperationWaiters(), dict[str, CallProgress](), PinnedPolicies(journal)
     # The right to send, the network, and the journal's own time.
     leases, journal_clock = Leases(journal, clock, settings.lease_s, telemetry), JournalClock(clock)
     ages, upstream = Ages(journal, clock, journal_clock, telemetry), open_upstream(platform, settings)
-    rollback = RollbackMonitor(journal, leases, clock, telemetry, journal_clock) if journal.can_roll_back else None
+    rollback = None
+    if journal.can_roll_back:
+        rollback = RollbackMonitor(journal, leases, clock, telemetry, journal_clock, policies)
     times = (journal_clock, ages, _build_levels(platform, settings, ages, release))
     journal_writer = JournalWriter(journal, leases, vault, clock, telemetry, *times, rollback=rollback)
     # Evidence that came by no attempt of ours, and evidence that came too late for its call.
     external_evidence = ExternalEvidenceRecorder(journal_writer, vault, clock, randomness, telemetry, waiters)
     late_evidence = LateEvidenceRecorder(journal_writer, external_evidence, clock, telemetry)
-
-    def current() -> PolicyBook:
-        return engine.book
-
-    def circuit_rules() -> Mapping[str, CircuitRules]:
-        return {name: provider.circuit for name, provider in engine.book.providers.items()}
-
     # How much a provider is given, which call may go to it now, and which again.
-    limits = open_limits(circuit_rules, clock, randomness)
-    gate = _build_gate(limits, current, clock, settings, rollback)
+    limits = open_limits(policies.circuit_rules, clock, randomness)
+    gate = _build_gate(limits, policies, clock, settings, rollback)
     retry_budget = RetryBudget(limits.budgets, telemetry)
-    fallbacks = Fallbacks(journal, current, leases, vault, clock, randomness, environment, telemetry, gate, rollback)
+    fallbacks = Fallbacks(journal, policies, leases, vault, clock, randomness, environment, telemetry, gate, rollback)
     # The life of a call.
     attempt_recorder = AttemptRecorder(
         journal_writer, leases, retry_budget, vault, clock, randomness, telemetry, waiters, late_evidence, spool
@@ -172,14 +168,14 @@ def assemble(
     identities = _build_identities(platform, credential_owners)
     inquiry_client = _build_inquiry_client(platform, pipeline, credential_owners)
     shadow = ShadowMode(upstream, vault, clock, randomness, telemetry)
-    intents = _build_intents(platform, current, gate)
+    intents = _build_intents(platform, policies, gate)
     questions = (intents, IntentReader(journal, inquiry_client, vault, clock, telemetry))
     entry_points = (pipeline, fallbacks, Passthrough(upstream, telemetry), shadow, *questions, *identities)
-    engine = Engine(*entry_points, journal, vault, gate, clock, randomness, telemetry, tasks, book, in_flight)
+    engine = Engine(*entry_points, journal, vault, gate, clock, randomness, telemetry, tasks, policies, in_flight)
     # What goes on when the caller has left.
-    resolver = _build_resolver(platform, settings, pipeline, external_evidence, inquiry_client, pinned, current)
-    payment_sweep = PaymentSweep(journal, journal_writer, external_evidence, inquiry_client, pinned, current, clock)
-    limits_sync = LimitsSync(limits, gate, journal, waiters, clock, telemetry)
+    resolver = _build_resolver(platform, settings, pipeline, external_evidence, inquiry_client, pinned, policies)
+    payment_sweep = PaymentSweep(journal, journal_writer, external_evidence, inquiry_client, pinned, policies, clock)
+    limits_sync = LimitsSync(limits, gate, journal, ages.due_times, clock, telemetry)
     recorders, background = (external_evidence, late_evidence, journal_writer), (limits_sync, payment_sweep, rollback)
     return SidecarParts(engine, leases, resolver, *recorders, pinned, upstream, limits, *background)
 
@@ -193,18 +189,11 @@ def _build_levels(platform: Platform, settings: Settings, ages: Ages, release: s
 
 
 def _build_gate(
-    limits: Limits,
-    current: Callable[[], PolicyBook],
-    clock: Clock,
-    settings: Settings,
-    rollback: RollbackMonitor | None,
+    limits: Limits, policies: CurrentPolicies, clock: Clock, settings: Settings, rollback: RollbackMonitor | None
 ) -> Gate:
     """What lets a call go to its provider; it knows of a store that forgot."""
-    gate = Gate(limits.circuits, limits.admission, current, clock, settings.calls_max)
-    if rollback is not None:
-        gate.recently_rolled_back, gate.end_may_be_lost = rollback.recently_rolled_back, rollback.end_may_be_lost
-        rollback.book = current
-    return gate
+    forgets = (rollback.recently_rolled_back, rollback.end_may_be_lost) if rollback is not None else (never, never)
+    return Gate(limits.circuits, limits.admission, policies, clock, settings.calls_max, *forgets)
 
 
 def _build_intents(platform: Platform, current: Callable[[], PolicyBook], gate: Gate) -> Intents:
@@ -266,9 +255,17 @@ def build_webhooks(platform: Platform, parts: SidecarParts) -> WebhookInbox:
         telemetry=platform.telemetry,
         applier=WebhookApplier(matching, parts.external_evidence, parts.resolver.inquiry_client),
         relay=Relay(parts.upstream),
-        book=lambda: parts.engine.book,
+        book=parts.engine.policies,
         environment=platform.environment,
+        due_times=parts.ages.due_times,
     )
+
+
+def build_outbox(platform: Platform, parts: SidecarParts, sink: Sink) -> Outbox:
+    """What tells the rest of the company."""
+    announced = parts.ages.due_times.announcements
+    outside = (platform.clock, platform.randomness, platform.telemetry)
+    return Outbox(platform.journal, parts.upstream, sink, announced, *outside)
 
 
 def build_payment_commands(platform: Platform, parts: SidecarParts) -> PaymentCommands:
@@ -277,7 +274,7 @@ def build_payment_commands(platform: Platform, parts: SidecarParts) -> PaymentCo
         lookup=parts.engine.intents.payments,
         journal=platform.journal,
         inquiry_client=parts.resolver.inquiry_client,
-        book=lambda: parts.engine.book,
+        book=parts.engine.policies,
         journal_clock=parts.journal_writer.journal_clock,
         randomness=platform.randomness,
         telemetry=platform.telemetry,
@@ -287,5 +284,5 @@ def build_payment_commands(platform: Platform, parts: SidecarParts) -> PaymentCo
 def build_spool_replayer(platform: Platform, parts: SidecarParts, spool: Spool) -> SpoolReplayer:
     """What puts evidence from the local disk into the journal."""
     return SpoolReplayer(
-        spool, parts.journal_writer, parts.pinned, lambda: parts.engine.book, platform.clock, parts.late_evidence
+        spool, parts.journal_writer, parts.pinned, parts.engine.policies, platform.clock, parts.late_evidence
     )

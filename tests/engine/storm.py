@@ -421,7 +421,7 @@ class Storm:
         for sidecar in self._sidecars:
             book = self._edited_book() if sidecar.engine.book is self.book else self.book
             await store_revisions(sidecar.door.journal, book)
-            sidecar.engine.book = book
+            sidecar.engine.policies.book = book
 
     def _edited_book(self) -> PolicyBook:
         contract = self.dials.contract
@@ -573,7 +573,7 @@ class Storm:
         self.sandbox.set_schedule({})
         for sidecar in self._sidecars:
             sidecar.door.lost = 0.0
-            sidecar.engine.book = self.book
+            sidecar.engine.policies.book = self.book
         await self._sweep()
         await asyncio.sleep(RETRY_AFTER_MAX_S)  # whoever the provider asked to wait has waited
         insisting = [payment for payment in self.payments if payment.key != "none" and not payment.job]

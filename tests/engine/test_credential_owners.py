@@ -88,7 +88,7 @@ async def behind_one_sidecar(
     world = await make_world(sandbox, journal=journal)
     address = f"upstream: http://127.0.0.1:{merchants.port}"
     text = f"extends: paywitness:stripe\n{address}\nretry: {{default: {{attempts: 1}}}}\n{more}"
-    world.engine.book = roomy(PolicyBook.of([load_content(text.encode(), "stripe.yaml")]))
+    world.engine.policies.book = roomy(PolicyBook.of([load_content(text.encode(), "stripe.yaml")]))
     yield world
     await world.engine.tasks.close(5.0)
     await world.parts.upstream.close()

@@ -26,7 +26,7 @@ async def upgraded(sandbox: Sandbox, world: World) -> World:
     book = roomy(book_of(sandbox.url))
     known = await with_earlier_rules(world.journal, book)  # before anything of the new book is stored
     other = await make_world(sandbox, journal=world.journal)
-    other.engine.book = known
+    other.engine.policies.book = known
     return other
 
 

@@ -195,7 +195,7 @@ async def shipped(name: str, answer: Any, more: str = "") -> AsyncIterator[tuple
     async with scripted(answer) as provider:
         world, background = await make_world(cast("Sandbox", provider)), Tasks()
         text = f"extends: paywitness:{name}\nupstream: {provider.url}\n{more}"
-        world.engine.book = sooner(roomy(PolicyBook.of([load_content(text.encode(), f"{name}.yaml")])), SOON)
+        world.engine.policies.book = sooner(roomy(PolicyBook.of([load_content(text.encode(), f"{name}.yaml")])), SOON)
         background.start(world.parts.resolver.keep_resolving(), "resolver")
         try:
             yield world, provider.arrivals

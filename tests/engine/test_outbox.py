@@ -18,6 +18,7 @@ from paywitness.core.operation import Operation
 from paywitness.core.policy import UpstreamTimeouts
 from paywitness.core.provider_contract import OperationKind
 from paywitness.core.retry import Jitter, RetryRule
+from paywitness.engine.durability.due_times import Wakeup
 from paywitness.engine.outbox import CURSOR, Outbox, Sink
 from paywitness.journal.base import Journal, OperationChange
 from paywitness.journal.sqlite.journal import SqliteJournal
@@ -58,10 +59,11 @@ class Bench:
         self.telemetry = Told()
         self.upstream = UpstreamClient()
         self.tasks = Tasks()
+        self.announced = Wakeup()
 
     def outbox(self) -> Outbox:
         to = Sink(self.sink.url, SECRET, IMPATIENT, BRIEF)
-        return Outbox(self.journal, self.upstream, to, SystemClock(), own_randomness(), self.telemetry)
+        return Outbox(self.journal, self.upstream, to, self.announced, SystemClock(), own_randomness(), self.telemetry)
 
     def start(self) -> None:
         self.tasks.start(self.outbox().keep_delivering(), "outbox")
@@ -87,6 +89,7 @@ class Bench:
             operation = await self.journal.record(
                 with_told(operation, OperationChange(after, (event,), source="resolver"))
             )
+        self.announced.set()
         return operation
 
     async def everything_told(self) -> list[tuple[str, int]]:

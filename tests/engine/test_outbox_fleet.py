@@ -65,7 +65,8 @@ class Fleet(Bench):
 
     def member(self, lease_s: float = CURSOR_LEASE_S) -> Outbox:
         to = Sink(self.sink.url, SECRET, IMPATIENT, BRIEF)
-        return Outbox(self.journal, self.upstream, to, self.clock, SystemRandomness(), self.telemetry, lease_s)
+        outside = (self.clock, SystemRandomness(), self.telemetry)
+        return Outbox(self.journal, self.upstream, to, self.announced, *outside, lease_s)
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ async def allows(world: World, hook: Hook, left_s: float = 60.0) -> bool:
     context: Any = SimpleNamespace(
         policy=policy,
         deadline_mono=world.clock.mono() + left_s,
-        operation=None,
+        fresh=SimpleNamespace(id="op_1"),
         expected=SimpleNamespace(money=None),
         identity=SimpleNamespace(guard=None, account="a", client_key="k"),
         call=None,

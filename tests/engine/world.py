@@ -12,13 +12,18 @@ from pathlib import Path
 from paywitness.clock import Clock, SystemClock
 from paywitness.core.admission import ConcurrencyBounds as AdmissionBounds
 from paywitness.core.budget import BudgetRules, ScopeRule
-from paywitness.core.call import Call, CallerOptions
+from paywitness.core.call import Call, CallerOptions, Priority
 from paywitness.core.circuit import CircuitRules
+from paywitness.core.classify import ExpectedPayment
 from paywitness.core.evidence import Response
 from paywitness.core.operation import AttemptSummary, Operation
+from paywitness.core.payment_claims import PaymentClaim
 from paywitness.core.policy import ResolutionRules
-from paywitness.core.reply import Reply
+from paywitness.core.recognise import recognise_under
+from paywitness.core.reply import NO_SHAPE, Reply
 from paywitness.engine.calls.attempt_recorder import EvidenceSpool
+from paywitness.engine.calls.context import CallContext, CallProgress
+from paywitness.engine.calls.stored_messages import StoredRequest
 from paywitness.engine.durability.leases import Leases
 from paywitness.engine.engine import Engine
 from paywitness.engine.failpoints import Failpoints, NoFailpoints
@@ -214,3 +219,33 @@ def header(reply: Reply, name: str) -> str | None:
 
 def problem_type(reply: Reply) -> str:
     return str(json.loads(reply.body)["type"]).rsplit(":", 1)[-1]
+
+
+def waiting_caller(world: World, fresh: Operation, *, still_there: bool = True) -> CallContext:
+    """The context of a call that would start this operation, and whose caller waits for a minute."""
+    new = asyncio.get_running_loop().create_future
+    policy = next(one for one in world.engine.book.providers["acme"].policies if one.operation == "sale")
+    call = Call("acme", "POST", "/v1/charges", "", ("v1", "charges"), (), b"{}")
+    secret = world.engine.vault.identity_secret
+    recognised = recognise_under(policy, call, None, {}, secret, lambda: "key")
+    return CallContext(
+        policy=policy,
+        tree=None,
+        expected=ExpectedPayment(None),
+        shape=NO_SHAPE,
+        token="ours",
+        deadline_mono=world.clock.mono() + 60.0,
+        still_there=lambda: still_there,
+        request=StoredRequest.of(call),
+        request_available=True,
+        priority=Priority.HIGH,
+        progress=CallProgress(fresh, new()),
+        call=call,
+        identity=replace(recognised.identity, key=fresh.key),
+        reply=new(),
+        fresh=fresh,
+        holds_unstorable_data=False,
+        payment_claim=PaymentClaim(),
+        payout_claim=None,
+        parameters={},
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from operator import attrgetter
@@ -24,6 +24,7 @@ from paywitness.journal.base import (
     PAYMENTS_KEPT_S,
     AnnouncementRow,
     LedgerRow,
+    NextDue,
     OperationChange,
     OperationQuery,
     PolicyRevision,
@@ -353,7 +354,24 @@ class MemoryJournal:
             raise JournalLevelError(f"the journal is at level {self._tables.level.level}: nothing was written")
 
     async def read_clock(self) -> StoreClock:
-        return StoreClock(self._time.now(), self._clock.now(), self._opened().row(AGES_KEY))
+        return StoreClock(self._time.now(), self._clock.now(), self._opened().row(AGES_KEY), self._next_due())
+
+    def _next_due(self) -> NextDue:
+        tables = self._opened()
+        due: dict[str, float] = {}
+        for operation in self._open_operations():
+            if operation.due_at is not None and operation.lease is None:
+                due[operation.provider] = min(operation.due_at, due.get(operation.provider, math.inf))
+        leases = (operation.lease.until_at for operation in self._held_operations() if operation.lease is not None)
+        notices = (at for notice in tables.notices.values() for at in (notice.due_at, notice.relay_due_at))
+        rows = (row.due_at for row, _ in tables.ledger.values())
+        return NextDue(due, min(leases, default=math.inf), _first(notices), _first(rows), announced_seq=tables.seq)
+
+    def _open_operations(self) -> Iterable[Operation]:
+        return (one for one in self._tables.operations.values() if one.state in transitions.LEASABLE_STATES)
+
+    def _held_operations(self) -> Iterable[Operation]:
+        return self._tables.operations.values()
 
     async def retire(
         self,
@@ -419,3 +437,7 @@ class MemoryJournal:
         if not self._open:
             raise JournalUnavailable("the journal is closed")
         return self._tables
+
+
+def _first(times: Iterable[float | None]) -> float:
+    return min((at for at in times if at is not None), default=math.inf)

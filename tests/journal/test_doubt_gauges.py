@@ -30,7 +30,7 @@ def in_journal(journal: Journal, **labels: Any) -> dict[str, Any]:
 async def look(journal: Journal, told: Told, times: int = 1) -> None:
     ages = ages_for(journal, SystemClock())
     with pytest.raises(Enough):
-        await Recovery(journal, FewSleeps(times - 1), told.telemetry, 30.0, ages).keep_expiring_leases()
+        await Recovery(journal, FewSleeps(times - 1), told.telemetry, 30.0, ages).keep_updating_gauges()
 
 
 async def test_the_book_says_the_kind(journal: Journal) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from paywitness.core.errors import StaleWrite
 from paywitness.core.lifecycle import Event, advance
 from paywitness.core.operation import Lease, Operation, State
-from paywitness.journal.base import Journal, OperationChange
+from paywitness.journal.base import Journal, LedgerRow, NextDue, OperationChange, StoredWebhookEvent
 from tests.journal.conftest import Store
 from tests.journal.samples import (
     LEASE_S,
@@ -23,6 +24,7 @@ from tests.journal.samples import (
     pending,
     read,
     succeeding,
+    telling,
     touching,
 )
 
@@ -140,3 +142,48 @@ async def test_it_is_due_after_a_restart(store: Store) -> None:
     doubted = await due(store.journal, "key-1", store.clock.now())
     journal = await store.reopen()
     assert ids(await journal.take_due("a", LEASE_S, limit=1)) == [doubted.id]
+
+
+# --- What is due next
+
+
+async def test_an_empty_journal_has_nothing_due(journal: Journal) -> None:
+    assert (await journal.read_clock()).next_due == NextDue()
+
+
+async def test_the_first_of_each_kind_is_told_with_the_clock(journal: Journal, clock: HandClock) -> None:
+    now = clock.now()
+    await due(journal, "key-1", now + 30.0)
+    await due(journal, "key-2", now + 20.0)
+    await due(journal, "key-3", now - 5.0, provider="other")
+    await owned(journal, "key-4")
+    event = StoredWebhookEvent(0, "acme", "", "evt-1", now, b"sealed", due_at=now + 9.0, relay_due_at=now + 7.0)
+    assert await journal.store_webhook_event(event)
+    assert await journal.write_ledger_rows((LedgerRow("p:1", 1, "{}", due_at=now + 60.0), LedgerRow("p:2", 1, "{}")))
+    read = await journal.read_clock()
+    found = read.next_due
+    assert read.at == pytest.approx(now)
+    assert found.operations == pytest.approx({"acme": now + 20.0, "other": now - 5.0})
+    assert (found.lease, found.webhook_event, found.ledger_row) == pytest.approx((now + LEASE_S, now + 7.0, now + 60.0))
+
+
+async def test_what_is_held_is_due_for_nobody_and_its_lease_ends(journal: Journal, clock: HandClock) -> None:
+    await due(journal, "key-1", clock.now())
+    await journal.take_due("resolver", LEASE_S, limit=10)
+    found = (await journal.read_clock()).next_due
+    assert found.operations == {}
+    assert found.lease == pytest.approx(clock.now() + LEASE_S)
+
+
+async def test_what_has_ended_is_due_no_more(journal: Journal) -> None:
+    await journal.record(succeeding(await owned(journal)))
+    found = (await journal.read_clock()).next_due
+    assert (found.operations, found.lease) == ({}, math.inf)
+
+
+async def test_a_change_that_tells_something_is_seen_in_the_last_number(journal: Journal) -> None:
+    operation = await owned(journal)
+    before = (await journal.read_clock()).next_due.announced_seq
+    await journal.record(telling(operation, succeeding(operation)))
+    (row,) = await journal.announcements(before, limit=10)
+    assert (await journal.read_clock()).next_due.announced_seq == row.seq > before

@@ -22,9 +22,9 @@ CALLS = (
         "the second attempt of a call goes by the policies that were loaded meanwhile",
         swapped(
             _PIPELINE + "run_attempts",
-            "context.tries += 1",
+            "tries, last_delay_s = tries + 1, decision.delay_s",
             """if True:
-                context.tries += 1
+                tries, last_delay_s = tries + 1, decision.delay_s
                 policy = next(
                     one
                     for one in self.gate.book().providers[policy.provider].policies
@@ -45,7 +45,7 @@ CALLS = (
     mutant(
         "followers_wait_for_the_whole_call",
         "calls behind the first one of their key are let go only when that one has ended",
-        left_out(_PIPELINE + "run", "context.leader.release_followers()"),
+        left_out(_PIPELINE + "run", "leader.release_followers()"),
     ),
     mutant(
         "retry_without_a_record",
@@ -60,7 +60,7 @@ CALLS = (
     mutant(
         "grant_kept_after_the_call",
         "a retry that was granted and never sent is not given back when its call ends",
-        left_out(_PIPELINE + "run_attempts", "await self.retry_budget.refund(context)"),
+        left_out(_PIPELINE + "run_attempts", "await self.retry_budget.refund(grant)"),
     ),
     mutant(
         "amount_of_the_payment_not_expected",
@@ -115,7 +115,7 @@ CALLS = (
     mutant(
         "payout_claimed_without_the_check",
         "a payout whose policy asks somebody first is claimed before that one has allowed it",
-        swapped(_PIPELINE + "_claim_after_check", "not await self.payout_check.allows(context)", "False"),
+        swapped(_PIPELINE + "run", "await self.payout_check.allows(context)", "True"),
     ),
     # --- what an attempt came to
     mutant(
@@ -123,7 +123,7 @@ CALLS = (
         "a response that does not speak for the operation is kept for replays",
         swapped(
             _RECORDER + "_sealed_response",
-            "response is None or not response_matches_state(operation, classification)",
+            "response is None or not response_matches_state(operation, result.classification)",
             "response is None",
         ),
     ),
@@ -132,7 +132,7 @@ CALLS = (
         "what may still arrive of an attempt that timed out is not waited for",
         argument(
             _RECORDER + "_write_context",
-            "no_bytes_after_at=now + finished.evidence.late_response_window_s",
+            "no_bytes_after_at=now + finished.result.evidence.late_response_window_s",
             "no_bytes_after_at=now",
         ),
     ),
@@ -144,7 +144,7 @@ CALLS = (
     mutant(
         "told_for_sure_at_the_last_moment",
         "an end is recorded as told although its caller's time is up before the write has ended",
-        swapped(_CONTEXT + "CallContext.outlasts_record", "self.deadline_mono - now_mono > record_s", "True"),
+        swapped(_CONTEXT + "AttemptContext.outlasts_record", "self.deadline_mono - now_mono > record_s", "True"),
     ),
     mutant(
         "decline_from_the_spool",
@@ -177,12 +177,12 @@ CALLS = (
     mutant(
         "accepted_credential_not_noted",
         "a credential that the provider has accepted is not noted for the account",
-        argument(_RECORDER + "conclude_attempt", "accepted_credential=executed", "accepted_credential=False"),
+        argument(_RECORDER + "_record", "accepted_credential=executed", "accepted_credential=False"),
     ),
     mutant(
         "refused_credential_noted",
         "a credential that the provider has refused is noted for the account",
-        argument(_RECORDER + "conclude_attempt", "accepted_credential=executed", "accepted_credential=True"),
+        argument(_RECORDER + "_record", "accepted_credential=executed", "accepted_credential=True"),
     ),
     mutant(
         "refused_retry_goes_anyway",
@@ -258,7 +258,7 @@ CALLS = (
         "the response reaches another credential while the call is in flight",
         swapped(
             _DUPLICATES + "DuplicateCalls._joined_reply",
-            "reply.problem is None and operation is not None and not context.credential_accepted",
+            "reply.problem is None and not context.credential_accepted",
             "False",
         ),
     ),
@@ -363,7 +363,7 @@ CALLS = (
         "a call that waits behind another credential's is told that one's operation",
         swapped(
             _DUPLICATES + "SingleFlight.join_or_lead",
-            "ahead is not None and ahead.credential != context.identity.credential",
+            "ahead.credential != context.identity.credential",
             "False",
         ),
     ),
@@ -372,8 +372,8 @@ CALLS = (
         "repeat_of_a_doubt_never_sent",
         "a repeat of what is in doubt may be told that nothing was sent",
         swapped(
-            _CONTEXT + "CallContext.may_have_sent",
-            "self.byte_started or (self.operation is not None and bool(self.operation.doubt))",
+            _CONTEXT + "CallProgress.may_have_sent",
+            "self.byte_started or bool(self.operation.doubt)",
             "self.byte_started",
         ),
     ),
@@ -388,11 +388,11 @@ CALLS = (
     ),
     mutant(
         "age_of_the_key_by_this_call",
-        "how old a key is at the provider is counted by this call alone, which may not have seen the clocks move",
+        "how old a key is at the provider is counted by the sidecar's clock alone, which somebody may have set",
         argument(
             _CONTEXT + "decision_context_of",
-            "first_send_age_s=age_s if ages is None else first_send_age_s(operation, ages)",
-            "first_send_age_s=age_s",
+            "first_send_age_s=first_send_age_s(operation, ages)",
+            "first_send_age_s=clock.now() - _first_sent_at(operation)",
         ),
     ),
     mutant(
@@ -403,12 +403,12 @@ CALLS = (
     mutant(
         "doubt_not_told_without_a_journal",
         "if the journal fails, a repeat of what is in doubt is told that its call did nothing",
-        swapped(_ENGINE + "_reply_without_journal", "context.may_have_sent or context.has_sent", "context.has_sent"),
+        swapped(_ENGINE + "_reply_without_journal", "progress.may_have_sent or progress.has_sent", "progress.has_sent"),
     ),
     mutant(
         "flight_never_ends",
         "the first call of a key stays the first one after it was answered",
-        left_out(_ENGINE + "_run", "self.single_flight.leave(context)"),
+        left_out(_ENGINE + "_run", "self.single_flight.leave(leader)"),
     ),
     mutant(
         "operation_told_to_anybody",
@@ -438,7 +438,7 @@ CALLS = (
     mutant(
         "place_not_given_back",
         "a call that was let in and has ended keeps its place at the provider",
-        left_out(_GATE + "release_permit", "self.admission.release(attempt_permit.admitted, health_sample)"),
+        left_out(_GATE + "release", "self.admission.release(attempt_permit.admitted, health_sample)"),
     ),
     mutant(
         "probe_not_given_back",

@@ -123,7 +123,7 @@ DURABILITY = (
     mutant(
         "abandoned_while_sending",
         "an attempt that was cancelled while its bytes left is recorded as never sent",
-        swapped(_WRITER + "record_abandoned", "context.byte_started or current.doubt", "current.doubt"),
+        swapped(_WRITER + "record_abandoned", "context.progress.byte_started or current.doubt", "current.doubt"),
     ),
     mutant(
         "abandoned_for_another",
@@ -153,9 +153,9 @@ DURABILITY = (
         "lease_ended_while_the_journal_was_away",
         "holders that could not renew lose their leases as soon as the journal is back",
         swapped(
-            "engine.durability.recovery.Recovery.keep_expiring_leases",
-            "min(available_s, rolled_back_s if rolled_back_s is not None else available_s) >= self.lease_s",
-            "True",
+            "engine.durability.recovery.Recovery._expire_leases",
+            "min(available_s, rolled_back_s if rolled_back_s is not None else available_s) < self.lease_s",
+            "False",
         ),
     ),
     mutant(
@@ -236,7 +236,7 @@ DURABILITY = (
         swapped(
             "engine.policy_reload.PolicyReload._apply",
             "book = await self.engine.credential_owners.listed(book)",
-            "book = self.engine.book = await self.engine.credential_owners.listed(book)",
+            "book = self.engine.policies.book = await self.engine.credential_owners.listed(book)",
         ),
     ),
     mutant(

@@ -97,12 +97,12 @@ RESOLUTION = (
     mutant(
         "resolver_keeps_its_place",
         "a re-send in the background that was not made keeps its place at the provider",
-        left_out(_RESOLVER + "_resend", "await self.pipeline.gate.release(context)"),
+        left_out(_RESOLVER + "_resend", "await self.pipeline.gate.release(permit.attempt_permit)"),
     ),
     mutant(
         "resolver_keeps_its_grant",
         "a re-send in the background that was not made stays spent",
-        left_out(_RESOLVER + "_resend", "await self.pipeline.retry_budget.refund(context)"),
+        left_out(_RESOLVER + "_resend_with_permit", "await self.pipeline.retry_budget.refund(grant)"),
     ),
     mutant(
         "lost_end_re_sent",

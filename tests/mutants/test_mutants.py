@@ -60,7 +60,7 @@ def test_a_piece_is_found_as_syntax_however_it_is_written() -> None:
     ):
         change.prepare()
     argument("engine.engine.Engine._start_and_wait", "name='carry'", "name='other'").prepare()
-    left_out("engine.engine.Engine._run", "self.single_flight.leave(context)").prepare()
+    left_out("engine.engine.Engine._run", "self.single_flight.leave(leader)").prepare()
 
 
 @pytest.mark.parametrize("text", ["a = 1; b = 2", "a = 1\nb = 2"])

@@ -220,18 +220,21 @@ class ModelEngine:
     ) -> Action:
         call_context = SimpleNamespace(
             deadline_mono=DEADLINE_S if waits else 0.0,
-            tries=tries,
-            journal_at=NOW,
-            journal_boot=0.0,
             still_there=lambda: waits,
-            circuit_refused=False,
             request_available=True,
-            inquiry_found_nothing=asked_in_vain,
         )
-        clock = SimpleNamespace(mono=lambda: 0.0, boot=lambda: 0.0)
+        clock, ages = SimpleNamespace(mono=lambda: 0.0), SimpleNamespace(high_age_s=lambda at, provider: NOW - at)
         delay_s = BACKOFF_S if last is not None and not stands.state.ended else 0.0
         context = decision_context_of(
-            stands, self.policy, cast(Any, call_context), cast(Any, clock), delay_s=delay_s, last=last
+            stands,
+            self.policy,
+            cast(Any, call_context),
+            cast(Any, clock),
+            cast(Any, ages),
+            tries=tries,
+            delay_s=delay_s,
+            last=last,
+            inquired=asked_in_vain,
         )
         return self.core.decide(context).action
 

@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
+from paywitness.core.budget import RetryRequest
 from paywitness.core.claim import Claim, ClaimJudgement, ClaimRequest, ClaimVerdict, lookup_verdict
 from paywitness.core.classify import ClassifyRules, ExpectedPayment, ResponseMatcher
 from paywitness.core.decide import DecisionContext
@@ -31,6 +32,7 @@ from paywitness.core.provider_contract import (
 )
 from paywitness.core.reply import problem_reply
 from paywitness.core.result import DENIALS, Classification, Effect, ResultClass
+from paywitness.limits.budgets import Grant
 from tests.simulation.planted_enemy_bugs import ENEMY_BUGS
 from tests.simulation.planted_fallback_bugs import FALLBACK_BUGS
 from tests.simulation.planted_money_bugs import MONEY_BUGS
@@ -165,10 +167,12 @@ def _cannot_be_written(right: Function) -> Function:
 
 
 def _always_granted(right: Function) -> Function:
-    async def wrong(self: Any, context: Any, operation: Operation, policy: Any, last: Classification) -> bool:
-        await right(self, context, operation, policy, last)
-        context.limit_info = None
-        return True
+    async def wrong(self: Any, priority: Any, operation: Operation, policy: Any, last: Classification) -> Grant:
+        found = await right(self, priority, operation, policy, last)
+        if isinstance(found, Grant):
+            return found
+        request = RetryRequest(self._origin(operation, policy), last.result_class, 0, priority)
+        return Grant("planted", request, 0, 0.0, fleet=False)
 
     return wrong
 
@@ -433,7 +437,7 @@ def _resends_after_unstored_errors(right: Function) -> Function:
 
 def _says_not_sent(right: Function) -> Function:
     def wrong(self: Any, context: Any) -> None:
-        if context.may_have_sent and context.operation is not None:
+        if context.progress.may_have_sent:
             provider = context.policy.provider
             context.send_reply(problem_reply(Problem.NOT_SENT, "", shape=context.shape, provider=provider))
 

@@ -153,14 +153,13 @@ def _unasked(refused_so: Callable[[Any], bool]) -> Callable[[Function], Function
     """Whoever is refused in this way is told so at once, without a look at key and guard."""
 
     def make(right: Function) -> Function:
-        async def wrong(self: Any, context: Any) -> Any:
+        async def wrong(self: Any, context: Any, leader: Any) -> Any:
             decision = await self.gate.admit(context, len(self.in_flight), waits=False)
             if not decision.granted and refused_so(decision):
                 told = {"shape": context.shape, "provider": context.policy.provider, "sent": False}
                 return problem_reply(Problem.NOT_SENT, decision.detail, **told)
-            if decision.attempt_permit is not None:
-                await self.gate.release_permit(decision.attempt_permit, None)
-            return await right(self, context)
+            await self.gate.release(decision.attempt_permit)
+            return await right(self, context, leader)
 
         return wrong
 
@@ -169,7 +168,7 @@ def _unasked(refused_so: Callable[[Any], bool]) -> Callable[[Function], Function
 
 def _not_sent_without_journal(right: Function) -> Function:
     def wrong(self: Any, context: Any, detail: str = "") -> Any:
-        if context.has_sent or context.may_have_sent:
+        if context.progress.has_sent or context.progress.may_have_sent:
             return right(self, context)
         told = {"shape": context.shape, "provider": context.policy.provider, "sent": False}
         return problem_reply(Problem.NOT_SENT, "Nothing was sent.", **told)

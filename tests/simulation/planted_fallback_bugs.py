@@ -38,13 +38,10 @@ def _timeout_is_not_sent(right: Function) -> Function:
 
 
 def _falls_back_in_doubt(right: Function) -> Function:
-    async def wrong(
-        self: Any, context: Any, first: Operation, decision: Any, evidence: Any, classification: Any
-    ) -> Reply:
+    async def wrong(self: Any, context: Any, first: Operation, decision: Any, result: Any, payment: Any) -> Any:
         if first.doubt:
             first = first.changed(state=State.BACKOFF, doubt=_NO_DOUBT)
-        reply: Reply = await right(self, context, first, decision, evidence, classification)
-        return reply
+        return await right(self, context, first, decision, result, payment)
 
     return wrong
 

@@ -24,7 +24,7 @@ from paywitness.engine.calls.stored_messages import seal_response
 from paywitness.engine.durability.recovery import Recovery
 from paywitness.engine.durability.spool import Spool, SpooledEvidence, SpoolReplayer
 from paywitness.engine.failpoints import Failpoints, NoFailpoints
-from paywitness.engine.outbox import Outbox, Sink
+from paywitness.engine.outbox import Sink
 from paywitness.engine.policy_start import store_revisions
 from paywitness.journal.base import Journal
 from paywitness.limits.admission import Admission
@@ -38,7 +38,7 @@ from paywitness.secrets import RingKey, Vault
 from paywitness.telemetry.emitter import Telemetry
 from paywitness.telemetry.events import TelemetryEvent
 from paywitness.upstream.client import UpstreamClient
-from paywitness.wiring import Platform, assemble, build_webhooks
+from paywitness.wiring import Platform, assemble, build_outbox, build_webhooks
 from tests.randomness import SeededRandomness
 from tests.simulation.failover import ForgetfulJournal
 from tests.simulation.history import History
@@ -461,8 +461,7 @@ class Sidecar:
             loops.append(parts.rollback.keep_watching())
         if self.fleet.mix.events:
             sink = Sink(EVENTS, EVENTS_SECRET.encode())
-            outbox = Outbox(ground.journal, parts.upstream, sink, self.clock, ground.randomness, ground.telemetry)
-            loops.append(outbox.keep_delivering())
+            loops.append(build_outbox(ground, parts, sink).keep_delivering())
         for loop in loops:
             self.run(loop)
         self.listens = True
@@ -480,7 +479,7 @@ class Sidecar:
 
     async def put_in_force(self, book: PolicyBook) -> None:
         await self._until_taken(lambda: store_revisions(self.ground.journal, book))
-        self.parts.engine.book = book
+        self.parts.engine.policies.book = book
 
     def ask(self, call: Call, still_there: Callable[[], bool]) -> asyncio.Future[Reply | None]:
         """What a caller of this sidecar waits for; None where the connection breaks."""

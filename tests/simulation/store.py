@@ -10,7 +10,7 @@ import asyncio
 import heapq
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from random import Random
@@ -214,6 +214,21 @@ class IndexedJournal(MemoryJournal):
             by_key = listing.key is None or listing.key in {operation.client_key, operation.provider_key}
             if by_key and transitions.matches_query(operation, listing):
                 yield operation
+
+    def _open_operations(self) -> Iterable[Operation]:
+        tables = self.tables
+        return (tables.operations[one] for state in transitions.LEASABLE_STATES for one in tables.by_state[state])
+
+    def _held_operations(self) -> Iterable[Operation]:
+        """The one whose lease ends first."""
+        tables = self.tables
+        while tables.held:
+            until_at, _, operation_id = tables.held[0]
+            operation = tables.operations.get(operation_id)
+            if operation is not None and operation.lease is not None and operation.lease.until_at == until_at:
+                return (operation,)
+            heapq.heappop(tables.held)
+        return ()
 
     async def doubt_counts(self) -> tuple[DoubtCount, ...]:
         return ()  # gauges, which nobody reads here

@@ -104,7 +104,7 @@ async def test_a_journal_that_is_down_is_counted_where_nobody_pays(told: Told, m
     with pytest.raises(Enough):
         await Recovery(
             journal, FewSleeps(1), told.telemetry, 30.0, ages_for(journal, SystemClock())
-        ).keep_expiring_leases()
+        ).keep_updating_gauges()
     assert told.value("paywitness_journal_errors_total", call="look") == 2
     assert told.value("payment_operations_in_doubt", **ACME) is None
 

@@ -122,6 +122,7 @@ class Claim:
     waits: bool = False  # GUARDED: only while the holder is in flight
     paid_by: str = ""  # PAID_BEFORE: the id of the operation, which was retired since
     payout: PayoutRefusal | None = None  # OVER_CAP, NEEDS_APPROVAL
+    refusal: str = ""  # ABSENT: why nothing was started after all
 
 
 @record

@@ -17,8 +17,7 @@ from paywitness.core.policy import Policy
 from paywitness.core.problems import ANOTHER_ACCOUNT, UNLISTED_ACCOUNT
 from paywitness.core.recognise import recognise_under
 from paywitness.core.reply import Reply
-from paywitness.engine.calls.context import CallContext
-from paywitness.engine.calls.duplicates import account_unknown, another_owner
+from paywitness.engine.calls.context import CallContext, account_unknown, another_owner
 from paywitness.engine.credential_owners import CredentialOwners
 from paywitness.journal.base import Journal, OperationQuery
 from paywitness.secrets import Vault
@@ -37,14 +36,15 @@ class AccountAccess:
     clock: Clock
     _account_owners: dict[str, tuple[float, str]] = field(default_factory=dict)  # until when, and who
 
-    async def enter(self, context: CallContext) -> Reply | None:
-        """Let the call go on as its owner's; the reply if it may not."""
+    async def enter(self, context: CallContext) -> CallContext | Reply:
+        """The call as its owner's; the reply if it may not go on."""
         policy = context.policy
         rules = policy.accounts
         if rules.who_am_i is None and not (rules.named and rules.many):
-            return None
+            return context
         time_left_s = context.deadline_mono - self.clock.mono()
-        owner = context.owner = await self.owners.ask_first(policy, context.call.headers, time_left_s)
+        owner = await self.owners.ask_first(policy, context.call.headers, time_left_s)
+        context = context.owned_by(owner)
         if rules.many or rules.named:
             chosen = self._chosen(context, owner)
             if chosen.contradicts:
@@ -53,28 +53,25 @@ class AccountAccess:
                 # Also what only opens a payment: under another account its intent would not reach the confirm.
                 return account_unknown(context) if rules.who_am_i else another_owner(context, UNLISTED_ACCOUNT)
             if (chosen.policy.account, chosen.policy.acts_for) != (policy.account, policy.acts_for):
-                self._go_on_as(context, chosen.policy)
+                context = self._under(context, chosen.policy)
         if rules.many or owner is None or not policy.kind.moves_money:
-            return None
+            return context
         if context.identity.account_source is AccountSource.SELECTOR:
-            return None  # the provider knows the account, and who may act for it
+            return context  # the provider knows the account, and who may act for it
         of_account = await self._owner_of(context.identity.account, policy, owner)
-        return another_owner(context) if of_account not in {None, owner} else None
+        return another_owner(context) if of_account not in {None, owner} else context
 
     def _chosen(self, context: CallContext, owner: str | None) -> AccountChoice:
         """As the call was recognised under, and now with what the provider says."""
         parameters, secret = dict(context.parameters), self.vault.identity_secret
         return choose_account(context.policy, context.call, context.tree, parameters, secret, owner)
 
-    def _go_on_as(self, context: CallContext, policy: Policy) -> None:
-        client_key, operation = context.identity.client_key, context.operation
+    def _under(self, context: CallContext, policy: Policy) -> CallContext:
+        client_key, secret = context.identity.client_key, self.vault.identity_secret
         recognised = recognise_under(
-            policy, context.call, context.tree, dict(context.parameters), self.vault.identity_secret, lambda: client_key
+            policy, context.call, context.tree, dict(context.parameters), secret, lambda: client_key
         )
-        context.policy, context.identity = policy, recognised.identity
-        context.payment_claim, context.payout_claim = recognised.payment, recognised.payout
-        if operation is not None:
-            context.operation = recognised.fresh_operation(operation.id, operation.created_at)
+        return context.recognised_as(recognised, policy)
 
     async def _owner_of(self, account: str, policy: Policy, caller: str) -> str | None:
         """The owner of an account that the provider does not read: a constant one, or one that only

@@ -16,7 +16,7 @@ from paywitness.clock import Clock
 from paywitness.core.account_choice import under_earlier_rules
 from paywitness.core.account_rules import EarlierAccount, EarlierRule
 from paywitness.core.claim import ClaimRequest, ClaimVerdict
-from paywitness.core.errors import JournalUnavailable, PolicyError
+from paywitness.core.errors import PolicyError
 from paywitness.core.identity import credential_claim, value_in
 from paywitness.core.policy import Policy, Provider
 from paywitness.core.provider_contract import FieldKind, FieldRef
@@ -117,11 +117,11 @@ class EarlierIdentities:
     vault: Vault
     clock: Clock
 
-    async def adopt(self, context: CallContext) -> bool:
-        """Let the call go on under the earlier identity that the journal knows something of, if there is one. False:
-        something is known there, and it may be another account's, which the rule of then did not tell apart."""
+    async def adopt(self, context: CallContext) -> CallContext | None:
+        """The call under the earlier identity that the journal knows something of, if there is one. None: something is
+        known there, and it may be another account's, which the rule of then did not tell apart."""
         if not context.policy.accounts.earlier:
-            return True
+            return context
         parameters, secret = dict(context.parameters), self.vault.identity_secret
         for policy in under_earlier_rules(
             context.policy, context.call, context.tree, parameters, secret, context.owner
@@ -131,11 +131,8 @@ class EarlierIdentities:
                 continue
             if not await self._is_known(context, recognised):
                 continue
-            if _names_more(context, policy):
-                return False
-            self._go_on_as(context, recognised)
-            return True
-        return True
+            return None if _names_more(context, policy) else context.recognised_as(recognised, context.policy)
+        return context
 
     def _recognised(self, context: CallContext, policy: Policy) -> RecognisedCall:
         client_key, secret = context.identity.client_key, self.vault.identity_secret
@@ -143,7 +140,7 @@ class EarlierIdentities:
         return recognise_under(policy, context.call, context.tree, parameters, secret, lambda: client_key)
 
     async def _is_known(self, context: CallContext, recognised: RecognisedCall) -> bool:
-        fresh = recognised.fresh_operation(_id_of(context), self.clock.now())
+        fresh = recognised.fresh_operation(context.fresh.id, self.clock.now())
         today_guard, guard = context.identity.guard, fresh.guard
         if guard is not None and today_guard is not None and guard.value == today_guard.value:
             fresh = fresh.changed(guard=None)  # a merchant's, whatever the account: the claim asks it anyway
@@ -167,19 +164,6 @@ class EarlierIdentities:
             return False
         then, now = await self.journal.ledger_rows((acts_on.key, today.key))
         return then is not None and now is None
-
-    def _go_on_as(self, context: CallContext, recognised: RecognisedCall) -> None:
-        operation = context.operation
-        created_at = operation.created_at if operation is not None else self.clock.now()
-        context.identity = recognised.identity
-        context.payment_claim, context.payout_claim = recognised.payment, recognised.payout
-        context.operation = recognised.fresh_operation(_id_of(context), created_at)
-
-
-def _id_of(context: CallContext) -> str:
-    if context.operation is None:
-        raise JournalUnavailable("a call context has the operation that it would start")
-    return context.operation.id
 
 
 def _names_more(context: CallContext, earlier: Policy) -> bool:

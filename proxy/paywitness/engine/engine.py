@@ -23,8 +23,8 @@ from paywitness.core.problems import DEADLINE_PASSED, JOURNAL_DID_NOT_ANSWER, Pr
 from paywitness.core.recognise import RecognisedCall, RecognitionRefusal, recognise
 from paywitness.core.reply import ErrorShape, Reply, operation_reply, problem_reply, unknown_reply
 from paywitness.engine.account_access import AccountAccess
-from paywitness.engine.calls.context import CallContext, caller_context
-from paywitness.engine.calls.duplicates import SingleFlight, account_unknown
+from paywitness.engine.calls.context import CallContext, CallProgress, account_unknown, caller_context
+from paywitness.engine.calls.duplicates import Leader, SingleFlight
 from paywitness.engine.calls.fallback import Fallbacks
 from paywitness.engine.calls.gate import Gate
 from paywitness.engine.calls.passthrough import Passthrough, StreamedReply
@@ -37,7 +37,7 @@ from paywitness.engine.intents import Intents
 from paywitness.engine.resolution.payments import IntentReader
 from paywitness.engine.visibility import Visibility
 from paywitness.journal.base import Journal
-from paywitness.policy.book import PolicyBook
+from paywitness.policy.book import CurrentPolicies, PolicyBook
 from paywitness.randomness import Randomness
 from paywitness.secrets import Vault
 from paywitness.tasks import Tasks
@@ -63,26 +63,30 @@ class Engine:
     randomness: Randomness
     telemetry: Telemetry
     tasks: Tasks
-    book: PolicyBook
-    in_flight: dict[str, CallContext] = field(default_factory=dict)
+    policies: CurrentPolicies
+    in_flight: dict[str, CallProgress] = field(default_factory=dict)
     single_flight: SingleFlight = field(default_factory=SingleFlight)
     deadlines: Deadlines = field(init=False)
 
     def __post_init__(self) -> None:
         self.deadlines = Deadlines(self.clock, self._on_deadline)
 
+    @property
+    def book(self) -> PolicyBook:
+        return self.policies.book
+
     def knows(self, provider: str) -> bool:
-        return provider in self.book.providers
+        return provider in self.policies.book.providers
 
     def provider_at(self, host: str) -> str | None:
-        provider = self.book.provider_for_host(host)
+        provider = self.policies.book.provider_for_host(host)
         return provider.name if provider is not None else None
 
     def in_shadow_mode(self, provider: str) -> bool:
-        return self.book.providers[provider].observe
+        return self.policies.book.providers[provider].observe
 
     def might_be_operation(self, provider: str, method: str, segments: tuple[str, ...]) -> bool:
-        return self.book.might_match(provider, method, segments)
+        return self.policies.book.might_match(provider, method, segments)
 
     async def reply_to(self, call: Call, still_there: Callable[[], bool]) -> Reply:
         """Carry a call that may be an operation to its answer."""
@@ -104,7 +108,7 @@ class Engine:
         return reply
 
     async def _recognise_and_run(self, call: Call, still_there: Callable[[], bool]) -> tuple[Reply, str | None]:
-        book = self.book  # one book for the whole call, whatever is loaded meanwhile
+        book = self.policies.book  # one book for the whole call, whatever is loaded meanwhile
         provider = book.providers[call.provider]
         if provider.observe:
             return await self.shadow.forward_whole(call, book, still_there)
@@ -142,18 +146,21 @@ class Engine:
 
     async def _run(self, context: CallContext) -> None:
         """The call to its end, whether or not anybody still waits. Every way out tells those who wait."""
+        progress, leader = context.progress, None
         try:
-            if (refused := await self._refused_for_account(context)) is not None:
-                reply = refused
+            entered = await self._enter(context)
+            if isinstance(entered, Reply):
+                reply = entered
                 return
-            if context.policy.payment.intent_at is not None:  # only now is it known whose order it would be
-                await self.intent_reader.complete(context)
+            context = entered
             joined = await self.single_flight.join_or_lead(context, self.pipeline.reply_from_journal, self.clock)
-            reply = joined or await self._admit_and_run(context)
+            if isinstance(joined, Reply):
+                reply = joined
+            else:
+                leader = joined
+                reply = await self._admit_and_run(context, leader)
             if reply.problem in _SAYS_NO_EFFECT:
                 self.pipeline.check_journal_remembers()
-            if context.limit_info is not None and reply.repeat_helps and reply.outcome is not Outcome.SUCCEEDED:
-                reply = with_limit_info(reply, context.limit_info)
         except JournalNotAsked as not_asked:
             reply = self._reply_without_journal(context, str(not_asked))
         except JournalUnavailable:
@@ -162,65 +169,72 @@ class Engine:
             reply = self._reply_without_journal(context)
             raise
         finally:
-            context.finished.set_result(reply)
+            progress.finished.set_result(reply)
             is_delivered = context.send_reply(reply)
-            self.single_flight.leave(context)
-            if context.permit is not None:
-                await self.gate.release(context)
+            if leader is not None:
+                self.single_flight.leave(leader)
         await self.pipeline.duplicates.record_whether_delivered(context, reply, is_delivered=is_delivered)
 
-    async def _refused_for_account(self, context: CallContext) -> Reply | None:
-        """What a call is told that must not be claimed: its credential is of another owner, or it may be."""
-        if (refused := await self.account_access.enter(context)) is not None:
-            return refused
-        return None if await self.earlier_identities.adopt(context) else account_unknown(context)
+    async def _enter(self, context: CallContext) -> CallContext | Reply:
+        """The call with all that must be known before it is claimed; the reply if it must not be claimed, because its
+        credential is of another owner, or may be."""
+        entered = await self.account_access.enter(context)
+        if isinstance(entered, Reply):
+            return entered
+        adopted = await self.earlier_identities.adopt(entered)
+        if adopted is None:
+            return account_unknown(entered)
+        if adopted.policy.payment.intent_at is None:
+            return adopted
+        return await self.intent_reader.complete(adopted)  # only now is it known whose order it would be
 
-    async def _admit_and_run(self, context: CallContext) -> Reply:
-        """Through the gate. Where it would have to wait there, it looks first: what is known needs no place."""
+    async def _admit_and_run(self, context: CallContext, leader: Leader) -> Reply:
+        """Through the gate. If the call would have to wait there, it looks first: what is known needs no place."""
         decision = await self.gate.admit(context, len(self.in_flight), waits=False)
         if decision.queue_full:
-            if (reply := await self.pipeline.reply_to_refused(context)) is not None:
+            if (reply := await self.pipeline.reply_to_refused(context, decision.detail)) is not None:
                 return reply
             decision = await self.gate.admit(context, len(self.in_flight))
-        context.permit, context.refusal = decision.attempt_permit, decision.detail
-        reply = await self.pipeline.run(context, permitted=decision.granted)
-        while context.waits_for is not None and await self.pipeline.duplicates.wait_while_in_flight(
-            context, context.waits_for
-        ):
+        end = await self.pipeline.run(context, decision, leader)
+        while end.waits_for is not None and await self.pipeline.duplicates.wait_while_in_flight(context, end.waits_for):
             decision = await self.gate.admit(context, len(self.in_flight))
-            context.permit, context.refusal = decision.attempt_permit, decision.detail
-            reply = await self.pipeline.run(context, permitted=decision.granted)
+            end = await self.pipeline.run(context, decision, leader)
+        reply, limit_info = end.reply, end.limit_info
         if reply.problem is Problem.NOT_SENT and not decision.granted:
-            context.limit_info = decision.limit_info
+            limit_info = decision.limit_info
             self.telemetry.emit(CallRefused(context.policy.provider, decision.refusal))
+        if limit_info is not None and reply.repeat_helps and reply.outcome is not Outcome.SUCCEEDED:
+            return with_limit_info(reply, limit_info)
         return reply
 
     def _reply_without_journal(self, context: CallContext, detail: str = JOURNAL_DID_NOT_ANSWER) -> Reply:
         """What can be said when no more is known: doubt if a byte may have left, else that this call did nothing."""
-        if (context.may_have_sent or context.has_sent) and context.operation is not None:
-            return unknown_reply(context.operation, context.shape, sent=context.has_sent)
+        progress = context.progress
+        if progress.may_have_sent or progress.has_sent:
+            return unknown_reply(progress.operation, context.shape, sent=progress.has_sent)
         return self._refuse(Problem.JOURNAL_UNAVAILABLE, detail, context.call, context.policy)
 
     def _on_deadline(self, context: CallContext) -> None:
         """The caller's time is up. If nothing can have left, nothing will: the call ends by itself, at once."""
-        if context.may_have_sent and context.operation is not None:
+        progress = context.progress
+        if progress.may_have_sent:
             context.send_reply(
-                unknown_reply(context.operation, context.shape, sent=context.has_sent, detail=DEADLINE_PASSED)
+                unknown_reply(progress.operation, context.shape, sent=progress.has_sent, detail=DEADLINE_PASSED)
             )
 
     async def _forward_unmatched(self, call: Call) -> Reply:
         """Its path may be an operation's, but its body says it is none."""
-        if self.book.providers[call.provider].unmatched is UnmatchedCalls.REFUSE:
+        if self.policies.book.providers[call.provider].unmatched is UnmatchedCalls.REFUSE:
             return self._refuse_unmatched(call)
-        return await self.passthrough.forward_whole(call, self.book.providers[call.provider])
+        return await self.passthrough.forward_whole(call, self.policies.book.providers[call.provider])
 
     async def forward(self, call: Call, body: AsyncIterator[bytes] | None, length: int | None) -> Reply | StreamedReply:
         """Forward what is no operation, streamed, once."""
-        if self.book.providers[call.provider].observe:
-            return await self.shadow.forward_stream(call, self.book.providers[call.provider], body, length)
-        if call.provider in self.book.providers_with_fallback:
+        if self.policies.book.providers[call.provider].observe:
+            return await self.shadow.forward_stream(call, self.policies.book.providers[call.provider], body, length)
+        if call.provider in self.policies.book.providers_with_fallback:
             call = await self._route_follow_up(call)
-        provider = self.book.providers[call.provider]
+        provider = self.policies.book.providers[call.provider]
         if provider.unmatched is UnmatchedCalls.REFUSE:
             return self._refuse_unmatched(call)
         return await self.passthrough.forward_stream(call, provider, body, length)
@@ -231,7 +245,7 @@ class Engine:
 
     def _refuse(self, kind: Problem, detail: str, call: Call, policy: Policy | None = None) -> Reply:
         self.telemetry.emit(CallRefused(call.provider, kind))
-        provider = self.book.providers.get(call.provider)
+        provider = self.policies.book.providers.get(call.provider)
         members = policy.problem if policy is not None else provider.problem if provider is not None else None
         reads_xml = _reads_xml(call, provider.policies if provider is not None else ())
         shape = ErrorShape(members, policy.give_up_headers if policy is not None else (), xml=reads_xml)
@@ -239,12 +253,12 @@ class Engine:
 
     async def describe_intent(self, intent: str, merchant: str | None, provider: str | None, call: Call) -> Reply:
         """Whether a purchase may be paid, told to the credential that asks."""
-        visibility = Visibility(self.journal, self.book, self.vault.identity_secret, call)
+        visibility = Visibility(self.journal, self.policies.book, self.vault.identity_secret, call)
         return await self.intents.describe(intent, merchant, provider, visibility.guards_of)
 
     async def describe(self, operation_id: str, call: Call) -> Reply:
         """What a caller may know of an operation, told to the credential that asks."""
-        visibility = Visibility(self.journal, self.book, self.vault.identity_secret, call)
+        visibility = Visibility(self.journal, self.policies.book, self.vault.identity_secret, call)
         try:
             operation = await self.journal.read(operation_id)
             if operation is not None and not await visibility.sees(operation):

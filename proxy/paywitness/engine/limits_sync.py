@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from paywitness.clock import Clock
 from paywitness.core.errors import JournalUnavailable
 from paywitness.engine.calls.gate import Gate
-from paywitness.engine.calls.waiters import OperationWaiters
+from paywitness.engine.durability.due_times import DueTimes
 from paywitness.journal.base import Journal
 from paywitness.limits.budgets import FLUSH_S
 from paywitness.limits.factory import Limits
@@ -30,7 +30,7 @@ class LimitsSync:
     limits: Limits
     gate: Gate
     journal: Journal
-    waiters: OperationWaiters
+    due_times: DueTimes
     clock: Clock
     telemetry: Telemetry
     expedited_mono: dict[str, float] = field(default_factory=dict)
@@ -50,6 +50,7 @@ class LimitsSync:
             self.telemetry.emit(
                 CircuitChanged(change.provider, change.group, change.before, change.after, change.fleet)
             )
+            self.due_times.operations.set()  # it may refuse inquiries no more
             if change.recovered:
                 self.gate.recovered.add(change.provider)
         for provider in sorted(self.gate.recovered):
@@ -64,4 +65,4 @@ class LimitsSync:
             self.expedited_mono[provider] = self.clock.mono()
             if expedited:
                 _log.info("%s answers again: %d that are in doubt are looked at now", provider, expedited)
-                self.waiters.due.set()
+                self.due_times.operations.set()

@@ -25,6 +25,7 @@ from paywitness.core.errors import JournalUnavailable, SettingsError
 from paywitness.core.evidence import Evidence
 from paywitness.core.policy import UpstreamTimeouts
 from paywitness.core.retry import Jitter, RetryRule, backoff_delay_s
+from paywitness.engine.durability.due_times import Wakeup
 from paywitness.journal.base import AnnouncementRow, Journal
 from paywitness.randomness import Randomness
 from paywitness.repeated_lines import REPEATS
@@ -41,7 +42,7 @@ _log = logging.getLogger("paywitness.outbox")
 CURSOR = "sink"
 PAGE_SIZE = 200  # a page of events is half a megabyte at most
 CONCURRENT_OPERATIONS_MAX = 8  # operations delivered side by side
-_IDLE_S = 0.3  # between two looks for something to tell
+_RETRY_AFTER_S = 0.3  # if the journal did not answer
 _CURSOR_EVERY = 25  # events between two moves of the cursor: what is sent twice after a crash
 _GONE = 410
 CURSOR_LEASE_S = 15.0  # after a deliverer's death nothing is told for so long, and until the next one looks
@@ -110,6 +111,7 @@ class Outbox:
     journal: Journal
     upstream: UpstreamClient
     sink: Sink
+    announced: Wakeup
     clock: Clock
     randomness: Randomness
     telemetry: Telemetry
@@ -128,19 +130,22 @@ class Outbox:
             await self._release_cursor()
 
     async def _deliver_once(self) -> float:
-        """Deliver a page, where it is ours to do; how long to wait for the next."""
+        """Deliver a page, where it is ours to do; how long to wait for the next. Whoever holds the cursor and has
+        nothing to deliver sleeps until something is announced, or the cursor is to be renewed."""
         try:
             delivered = await self.deliver_page()
         except JournalUnavailable:
             self.telemetry.emit(JournalUnanswered("what the sink is to be sent"))
-            return _IDLE_S
+            return _RETRY_AFTER_S
         except Exception as error:  # noqa: BLE001  # a fault of ours must not end the telling for ever
             name, place = type(error).__name__, raised_at(error)
             _log.error("delivering failed by %s at %s; it is tried again", name, place, extra=REPEATS)
             return self.sink.backoff.cap_s
         if delivered is None:
             return self.lease_s / RENEWALS_PER_LEASE
-        return _IDLE_S if delivered == 0 else 0.0
+        if delivered == 0:
+            await self.announced.wait(self.lease_s / RENEWALS_PER_LEASE)
+        return 0.0
 
     async def deliver_page(self) -> int | None:
         """Deliver what waits, at most a page, and return when all of it was taken: how many. None where it is not ours

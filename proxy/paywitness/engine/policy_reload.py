@@ -65,7 +65,7 @@ class PolicyReload:
                 self._report_rejected(("the journal does not keep the new revision yet; the edit waits for it",))
             return
         self._pending = None
-        self.engine.book = book
+        self.engine.policies.book = book
         self.problems = ()
         for line in found.changes:
             _log.info("policy change: %s", line)
@@ -74,7 +74,7 @@ class PolicyReload:
     async def begin(self, book: PolicyBook, problems: tuple[str, ...]) -> None:
         """Put the book of the start in force, with the credentials that it lists. With problems: say that the files
         were not put in force, and that the book that was in force last is."""
-        self.engine.book = await self.engine.credential_owners.listed(book)
+        self.engine.policies.book = await self.engine.credential_owners.listed(book)
         self.telemetry.emit(reload_event(book))
         if problems:
             self._report_rejected(problems)

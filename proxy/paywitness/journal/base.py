@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import field
 from enum import StrEnum
 from typing import Protocol
 
@@ -76,12 +77,24 @@ class LedgerRow:
 
 
 @record
+class NextDue:
+    """When the first of each kind is due, in the journal's time, however far ahead. Infinity: there is none."""
+
+    operations: Mapping[str, float] = field(default_factory=dict)  # by provider, of operations that nobody holds
+    lease: float = math.inf  # when the first lease ends
+    webhook_event: float = math.inf
+    ledger_row: float = math.inf
+    announced_seq: int = 0  # no change that tells something has a higher one
+
+
+@record
 class StoreClock:
-    """What the store's clocks say, and the row of ages as it stands in the same step."""
+    """What the store's clocks say, and the row of ages and what is due next as they stand in the same step."""
 
     at: float  # the journal's time, which never goes back
     raw_at: float  # the store's clock as it is
     ages: LedgerRow | None
+    next_due: NextDue = field(default_factory=NextDue)
 
 
 @record
@@ -293,7 +306,8 @@ class Journal(Protocol):
         ...
 
     async def read_clock(self) -> StoreClock:
-        """The clocks of the store, for `core.ages`. The row is written over its version by `write_ledger_rows`."""
+        """The clocks of the store, for `core.ages`, and what is due next. The row is written over its version by
+        `write_ledger_rows`."""
         ...
 
     async def retire(

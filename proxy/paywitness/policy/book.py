@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from paywitness.core.bodies.tree import Tree
+from paywitness.core.circuit import CircuitRules
 from paywitness.core.classify import truthy
 from paywitness.core.errors import PolicyError
 from paywitness.core.policy import Policy, Provider, Route
@@ -84,6 +85,19 @@ class PolicyBook:
                 if by_wildcard is None and _matches_wildcard(pattern, wanted):
                     by_wildcard = provider
         return by_wildcard
+
+
+@dataclass(slots=True)
+class CurrentPolicies:
+    """The policies in force. A reload replaces the book as a whole."""
+
+    book: PolicyBook
+
+    def __call__(self) -> PolicyBook:
+        return self.book
+
+    def circuit_rules(self) -> Mapping[str, CircuitRules]:
+        return {name: provider.circuit for name, provider in self.book.providers.items()}
 
 
 def _matches_wildcard(pattern: str, host: str) -> bool:

@@ -31,7 +31,7 @@ async def with_two_providers(world: World, *, merchant: bool) -> None:
     edited = [text.replace(*NOT_STORED) for text in files]
     book = roomy(PolicyBook.of([load_content(text.encode(), "test.yaml") for text in edited]))
     await store_revisions(world.journal, book)
-    world.engine.book = book
+    world.engine.policies.book = book
 
 
 async def charge_at(world: World, provider: str, key: str, source: str = "tok_ok", fault: str = "-") -> Reply:

@@ -26,10 +26,10 @@ from paywitness.core.payment import Payment
 from paywitness.core.policy import Policy
 from paywitness.core.provider_contract import ErrorsUnderKey
 from paywitness.core.result import Effect, ResultClass
-from paywitness.engine.calls.attempt_recorder import _FinishedAttempt
+from paywitness.engine.calls.attempt_recorder import AttemptResult, _FinishedAttempt
 from paywitness.engine.calls.attempt_sender import AttemptSender
 from paywitness.engine.calls.context import attempt_summary, background_context, decision_context_of
-from paywitness.engine.calls.gate import Gate, _falls_back_when_open
+from paywitness.engine.calls.gate import Gate, GateDecision, _falls_back_when_open
 from paywitness.engine.calls.refused_lookups import RefusedLookups
 from paywitness.engine.calls.retry_budget import RetryBudget
 from paywitness.engine.calls.stored_messages import StoredRequest, with_header
@@ -42,7 +42,7 @@ from tests.core.samples import answered, operation, read, response
 from tests.engine.calls.test_fallback import credentials_sent
 from tests.engine.conftest import close
 from tests.engine.storm import WITHOUT_KEYS
-from tests.engine.world import World, make_world, outcome, problem_type, until
+from tests.engine.world import World, make_world, outcome, problem_type, until, waiting_caller
 
 BEARER = {"Authorization": "Bearer test", "Content-Type": "application/json"}
 LIMITED = Evidence(NetworkPhase.RESOLVING, 0, WireFault.NOT_ADMITTED, None, "limits", 0.0)
@@ -123,7 +123,7 @@ def test_a_header_that_is_written_stands_there_once_however_often_it_came() -> N
 async def test_how_old_a_key_may_be_is_told_by_all_clocks_and_not_by_this_call(world: World) -> None:
     found = operation(state=State.UNKNOWN, doubt=frozenset({1}), attempts=1, first_sent_at=world.clock.now())
     context = background_context(found, sale(world), None, "token", world.clock)
-    asked = decision_context_of(found, sale(world), context, world.clock, Ages(9_000.0), delay_s=0.0)
+    asked = decision_context_of(found, sale(world), context, world.clock, Ages(9_000.0), tries=0)
     assert asked.first_send_age_s == 9_000.0
 
 
@@ -202,9 +202,9 @@ async def test_an_error_of_one_attempt_does_not_end_the_waiting_for_another(worl
     duplicates, at = world.engine.pipeline.duplicates, world.clock.now() - 1000.0
     both = operation(state=State.UNKNOWN, doubt=frozenset({1, 2}), attempts=2, checks_done=1, updated_at=at + 900)
     both = both.changed(no_bytes_after_at=at, answered_attempts=frozenset({2}), reference="ch_1")
-    context = background_context(both, sale(world), None, "ours", world.clock)
-    assert not duplicates._has_told_all(context, both, 0.0)
-    assert duplicates._has_told_all(context, both.changed(doubt=frozenset({2})), 0.0)
+    context = waiting_caller(world, both)
+    assert not duplicates._has_told_all(context, both, 0.0, None)
+    assert duplicates._has_told_all(context, both.changed(doubt=frozenset({2})), 0.0, None)
 
 
 async def test_a_duplicate_waits_for_the_operation_as_soon_as_that_is_known(world: World) -> None:
@@ -260,11 +260,10 @@ async def test_while_an_end_may_be_forgotten_the_background_sends_nothing(world:
     found, gate = operation(state=State.UNKNOWN, doubt=frozenset({1})), world.engine.gate
     context = background_context(found, sale(world), None, "token", world.clock)
     gate.end_may_be_lost = lambda lost: True
-    evidence = await gate.before_attempt(context, found, sale(world))
-    assert evidence is not None
-    assert not evidence.sent
-    assert context.limit_info is not None
-    assert context.limit_info.by == "journal_rolled_back"
+    decision = await gate.before_attempt(context, found, sale(world))
+    assert isinstance(decision, GateDecision)
+    assert not decision.as_evidence().sent
+    assert decision.limit_info.by == "journal_rolled_back"
 
 
 async def test_a_call_whose_caller_left_in_the_queue_does_not_start(
@@ -324,9 +323,9 @@ async def test_a_retry_that_our_limits_kept_from_the_wire_is_given_back_and_did_
         def failed(self, grant: object) -> None:
             told.append("failed")
 
-    context: Any = SimpleNamespace(grant=object())
-    await RetryBudget(Budgets(), None).report_result(context, LIMITED, None)  # type: ignore[arg-type]
-    assert (told, context.grant) == (["refund"], None)
+    grant: Any = object()
+    await RetryBudget(Budgets(), None).report_result(grant, LIMITED, None)  # type: ignore[arg-type]
+    assert told == ["refund"]
 
 
 # --- fallbacks
@@ -346,11 +345,9 @@ def finished(world: World, *, number: int, still_there: bool = True) -> Any:
     """An attempt that our provider has refused without effect."""
     refused = read(ResultClass.RATE_LIMITED, Effect.NONE)
     evidence = answered(response(429))
-    attempt = attempt_summary(number, evidence, refused, sale(world))
-    context = background_context(operation(), sale(world), None, "ours", world.clock)
-    context.still_there = lambda: still_there
-    context.source, context.deadline_mono = "caller", world.clock.mono() + 60.0
-    return _FinishedAttempt(context, sale(world), evidence, attempt, 0.0)
+    summary = attempt_summary(number, evidence, refused, sale(world))
+    context = waiting_caller(world, operation(), still_there=still_there)
+    return _FinishedAttempt(context, sale(world), AttemptResult(evidence, refused), summary, 1, 0.0)
 
 
 async def test_an_attempt_that_a_repeat_has_overtaken_decides_nothing(world: World) -> None:
@@ -367,17 +364,17 @@ async def test_what_the_caller_of_a_lost_sidecar_was_told_stays_unknown(world: W
     stop = Decision(Action.STOP, "succeeded", 0.0, effect_may_exist=True)
     for lost, pending in ((False, True), (True, False)):
         one = finished(world, number=2)
-        one.call_context.deadline_mono = world.clock.mono() + 1.0  # the write may take longer
-        recorder._write_context(operation(delivery_unknown=lost, attempts=2), after, stop, one)
-        assert one.call_context.delivery_pending is pending
+        context = replace(one.context, deadline_mono=world.clock.mono() + 1.0)  # the write may take longer
+        before = operation(delivery_unknown=lost, attempts=2)
+        recorder._write_context(before, after, stop, replace(one, context=context), None)
+        assert context.progress.delivery_pending is pending
 
 
 async def test_a_caller_that_was_told_something_else_has_not_heard_of_the_payment(world: World) -> None:
     duplicates = world.engine.pipeline.duplicates
     guard = Guard(GuardKind.INTENT, "g", "order-1", RepeatPaymentRule.BLOCK)
     made = operation(state=State.SUCCEEDED, undelivered=True, guard=guard)
-    context = background_context(made, sale(world), None, "ours", world.clock)
-    context.operation = made
+    context = waiting_caller(world, made)
     told: Any = SimpleNamespace(operation_id="op_of_another", outcome="succeeded")
     await duplicates.record_whether_delivered(context, told, is_delivered=True)
     assert not duplicates.waiters.was_heard(made.id)
@@ -396,5 +393,5 @@ async def test_a_call_that_waited_for_a_payment_that_was_given_back_is_told_so(w
     journal: Any = SimpleNamespace(ledger_rows=rows)
     duplicates = replace(world.engine.pipeline.duplicates, journal=journal)
     made = operation(state=State.SUCCEEDED, payment="op_1", key="the first one's")
-    context = background_context(operation(key="another"), sale(world), None, "ours", world.clock)
+    context = waiting_caller(world, operation(key="another"))
     assert await duplicates._is_given_back(context, made) is bool(refunded)

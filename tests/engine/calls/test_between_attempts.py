@@ -65,7 +65,7 @@ async def test_the_second_attempt_goes_by_the_policy_of_the_first_whatever_is_lo
         async def happen(self, world: World) -> None:
             book = roomy(book_of("http://127.0.0.1:9"))  # nobody listens there
             await store_revisions(world.journal, book)
-            world.engine.book = book
+            world.engine.policies.book = book
 
     reload = Reload("answer_recorded")
     world = reload.world = await make_world(sandbox, failpoints=reload)
@@ -73,6 +73,12 @@ async def test_the_second_attempt_goes_by_the_policy_of_the_first_whatever_is_lo
     assert reload.seen == 2
     assert (reply.status_code, header(reply, "Paywitness-Attempts"), world.effects(order="order-1")) == (200, "2", 1)
     await close(world)
+
+
+def let_time_run_out(world: World) -> None:
+    """The deadline of every call that waits is now."""
+    for context in world.engine.deadlines._waiting.values():
+        object.__setattr__(context, "deadline_mono", world.clock.mono())
 
 
 @pytest.mark.parametrize("hangs_up", [True, False])
@@ -85,7 +91,7 @@ async def test_a_retry_is_not_sent_once_its_caller_has_gone_or_its_time_is_up(sa
             if hangs_up:
                 there[0] = False
             else:
-                next(iter(world.engine.in_flight.values())).deadline_mono = world.clock.mono()
+                let_time_run_out(world)
 
     wait = Wait("answer_recorded")
     world = wait.world = await make_world(sandbox, failpoints=wait)
@@ -102,8 +108,7 @@ async def test_a_first_attempt_is_not_sent_after_its_callers_time_was_up(sandbox
 
     class TimeIsUp(Meanwhile):
         async def happen(self, world: World) -> None:
-            for context in world.engine.deadlines._waiting.values():
-                context.deadline_mono = world.clock.mono()
+            let_time_run_out(world)
 
     time_is_up = TimeIsUp("sending_recorded")
     world = time_is_up.world = await make_world(sandbox, failpoints=time_is_up)

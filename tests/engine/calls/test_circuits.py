@@ -378,7 +378,7 @@ async def two_limited_routes(first: Sandbox, second: Sandbox, world: World, when
     book = PolicyBook.of([load_content(text.encode(), "test.yaml") for text in texts])
     await store_revisions(world.journal, book)
     world.engine.telemetry.emit(reload_event(book))
-    world.engine.book = book
+    world.engine.policies.book = book
     return TwoRoutes(first, second, world)
 
 

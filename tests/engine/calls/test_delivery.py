@@ -215,6 +215,36 @@ async def test_a_duplicate_that_may_not_see_the_reply_was_not_reached(sandbox: S
         assert (outcome(second), play.world.effects()) == ("succeeded", 1)
 
 
+async def test_a_duplicate_that_may_not_see_the_reply_takes_nothing_from_the_caller_that_got_it(
+    sandbox: Sandbox,
+) -> None:
+    """Another sidecar found the payment. Its caller got the reply, and a duplicate under another credential a 504. The
+    duplicate recorded that nobody had got the reply, and the next equal payment was given it: one movement too few."""
+    async with scene(sandbox, ONE_TRY) as play:
+        elsewhere = await make_world(sandbox, ONE_TRY, journal=play.journal)
+        play.world.parts.external_evidence.waiters.resolver_running = True
+        play.halts.at("answer_classified")
+        first = asyncio.ensure_future(play.world.charge("first", order=None, fault="drop_after_commit"))
+        await until(lambda: play.halts.halted)
+        stranger = asyncio.ensure_future(
+            play.world.charge("first", order=None, headers={"Authorization": "Bearer somebody else"})
+        )
+        made = await play.newest("first")
+        await until(lambda: play.world.engine.pipeline.duplicates.waiters.is_awaited(made.id))
+        play.halts.go()
+        await in_doubt(play)
+        finding = Finding("ask", FindingKind.HIT, 200, Classification.of(ResultClass.SUCCEEDED, "found"))
+        asked = await play.newest("first")
+        policy = await play.policy(asked)
+        await elsewhere.parts.external_evidence.apply(asked, policy, EvidenceSource.INQUIRY, finding)
+        assert (outcome(await first), (await stranger).problem) == ("succeeded", Problem.ACCOUNT_UNKNOWN)
+        await until(lambda: not len(play.world.engine.tasks))
+        assert not (await play.newest("first")).undelivered
+        second = await play.world.charge("second", order=None)
+        assert (second.operation_id != asked.id, play.world.effects()) == (True, 2)
+        await close(elsewhere)
+
+
 async def test_a_duplicate_that_gets_the_reply_just_in_time_was_reached(sandbox: Sandbox) -> None:
     async with scene(sandbox) as play:
         first = asyncio.ensure_future(gone(play.world, "first", fault="slow(slow_s=0.2)"))

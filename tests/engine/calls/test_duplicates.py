@@ -129,7 +129,7 @@ async def test_a_re_send_never_goes_to_another_upstream(world: World) -> None:
     async with Sandbox() as elsewhere:
         moved = book_of(elsewhere.url)
         await store_revisions(world.journal, moved)
-        world.engine.book = moved
+        world.engine.policies.book = moved
         reply = await world.charge()
         assert (reply.status_code, len(elsewhere.arrivals.arrivals)) == (504, 0)
 
@@ -139,9 +139,9 @@ async def test_the_policy_that_started_an_operation_decides_about_it(world: Worl
     careful = book_of(world.sandbox.url, ("errors_under_key: replayed", "errors_under_key: not_stored"))
     await store_revisions(world.journal, careful)
     bold = world.engine.book
-    world.engine.book = careful
+    world.engine.policies.book = careful
     await world.charge(fault="drop_after_commit")
-    world.engine.book = bold
+    world.engine.policies.book = bold
     reply = await world.charge()
     assert (reply.status_code, problem_type(reply), len(world.arrivals)) == (504, "unknown", 1)
 

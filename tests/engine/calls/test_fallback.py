@@ -71,7 +71,7 @@ async def two_routes(first: Sandbox, second: Sandbox, fallback: str) -> TwoRoute
     book = PolicyBook.of([load_content(text.encode(), "test.yaml") for text in texts])
     await store_revisions(world.journal, book)
     world.engine.telemetry.emit(reload_event(book))
-    world.engine.book = book
+    world.engine.policies.book = book
     return TwoRoutes(first, second, world)
 
 
@@ -216,7 +216,7 @@ async def two_accounts(first: Sandbox, second: Sandbox) -> TwoRoutes:
         else each
         for each in routes.world.engine.book.providers.values()
     ]
-    routes.world.engine.book = PolicyBook.of(providers)
+    routes.world.engine.policies.book = PolicyBook.of(providers)
     routes.world.engine.fallbacks = replace(
         routes.world.engine.fallbacks, environment={"EU_AUTHORIZATION": "Bearer of-the-second"}
     )

@@ -67,7 +67,7 @@ async def routes_with(
         book = sooner(PolicyBook.of([load_content(text.encode(), "test.yaml") for text in texts]), resolve)
         await store_revisions(journal, book)
         world.engine.telemetry.emit(reload_event(book))
-        world.engine.book = book
+        world.engine.policies.book = book
         background = Tasks()
         background.start(world.leases.keep_renewing(), "leases")
         if resolves:
@@ -210,7 +210,7 @@ class TestAbsent:
         async with routes_with(ON_ABSENT, journal=journal, resolves=False) as routes:
             routes.world.parts.external_evidence.waiters.resolver_running = True
             other = await make_world(routes.first, lease_s=LEASE_S, journal=journal)
-            other.engine.book = routes.world.engine.book
+            other.engine.policies.book = routes.world.engine.book
             background = Tasks()
             background.start(other.parts.resolver.keep_resolving(), "resolver")
             try:

@@ -57,7 +57,7 @@ async def put_in_force(world: World, *texts: str) -> None:
     book = roomy(PolicyBook.of([load_content(text.encode(), "test.yaml") for text in texts]))
     book = await with_earlier_rules(world.journal, book)
     await store_revisions(world.journal, book)
-    world.engine.book = await world.engine.credential_owners.listed(book)
+    world.engine.policies.book = await world.engine.credential_owners.listed(book)
 
 
 def acme_text(world: World, more: str = "", *edits: tuple[str, str]) -> str:

@@ -236,7 +236,7 @@ async def test_a_provider_that_comes_back_within_the_tries_is_reached(sandbox: S
     port = sandbox.port
     await sandbox.stop()
     pending = asyncio.ensure_future(world.charge())
-    await until(lambda: [context for context in world.engine.in_flight.values() if context.tries >= 3])
+    await until(lambda: [one for one in world.engine.in_flight.values() if one.operation.attempts >= 3])
     await sandbox.start(host="127.0.0.1", port=port)
     reply = await pending
     assert (reply.status_code, world.effects(order="order-1")) == (200, 1)

@@ -13,7 +13,7 @@ from paywitness.core.consequences import WriteContext
 from paywitness.core.errors import IllegalTransition, JournalUnavailable, StaleWrite
 from paywitness.core.operation import Lease, Operation, State
 from paywitness.engine.calls.context import background_context
-from paywitness.engine.calls.stored_messages import StoredRequest, open_request
+from paywitness.engine.calls.stored_messages import open_request
 from paywitness.engine.durability.journal_writer import JournalWriter, change_of
 from paywitness.engine.durability.leases import Leases
 from paywitness.engine.durability.recovery import Recovery
@@ -24,7 +24,7 @@ from paywitness.policy.watch import BookRejected, BookReloaded
 from paywitness_sandbox.server import Sandbox
 from tests.core.samples import operation
 from tests.engine.conftest import close
-from tests.engine.world import World, book_of, header, make_world
+from tests.engine.world import World, book_of, header, make_world, waiting_caller
 
 LEASE_S = 30.0
 
@@ -187,15 +187,14 @@ async def test_an_equal_repeat_is_compared_as_it_was_when_the_policy_ignored_oth
     world = await make_world(sandbox)
     headers = {"Idempotency-Key": "k", "Authorization": "Bearer test"}
     await world.post("/v1/charges", {"amount": 100, "currency": "EUR", "client_time": 1}, headers)
-    world.engine.book = book_of(sandbox.url, ("ignore: [client_time] ", "ignore: [other] "))
+    world.engine.policies.book = book_of(sandbox.url, ("ignore: [client_time] ", "ignore: [other] "))
     again = await world.post("/v1/charges", {"amount": 100, "currency": "EUR", "client_time": 2}, headers)
     assert (again.status_code, header(again, "Paywitness-Replayed")) == (200, "true")
     await close(world)
 
 
 async def test_while_the_journal_may_have_forgotten_nobody_is_thought_to_know_who_was_told(world: World) -> None:
-    found, policy = operation(), world.engine.book.providers["acme"].policies[0]
-    context = background_context(found, policy, StoredRequest("POST", "/", (), b""), "ours", world.clock)
+    context = waiting_caller(world, operation())
     for lately in (True, False):
         rollback: Any = SimpleNamespace(recently_rolled_back=lambda lately=lately: lately)
         writer = replace(world.parts.journal_writer, rollback=rollback)
@@ -253,17 +252,15 @@ async def test_after_the_journal_was_away_holders_get_a_leases_time_to_renew() -
         if clock.at > 200.0:
             raise Enough
 
-    async def nothing(self: Recovery) -> None:
-        pass
+    async def wait(_: object, *, did_something: bool) -> None:
+        await sleep(5.0)
 
-    ages: Any = SimpleNamespace(leases_over_at=lambda lease_s: 0.0)
+    ages: Any = SimpleNamespace(leases_over_at=lambda lease_s: 0.0, due_times=SimpleNamespace(leases=None, wait=wait))
     journal: Any = SimpleNamespace(expire_leases=expire, rolled_back_s=lambda: None)
     ticking: Any = SimpleNamespace(boot=clock.boot, sleep=sleep, now=clock.boot)
     recovery = Recovery(journal, ticking, SimpleNamespace(emit=lambda event: None), LEASE_S, ages)  # type: ignore[arg-type]
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Recovery, "_update_gauges", nothing)
-        with pytest.raises(Enough):
-            await recovery.keep_expiring_leases()
+    with pytest.raises(Enough):
+        await recovery.keep_expiring_leases()
     assert expired[:2] == [100.0, 100.0 + LEASE_S]
 
 

@@ -101,7 +101,7 @@ async def test_m22_what_was_sent_to_one_address_is_not_absent_because_another_on
         sandbox.set_schedule({"read_faults": "error_500*"})
         lost = await world.charge(fault="drop_after_commit", timeout_s=0.2)
         assert lost.status_code == 504
-        world.engine.book = sooner(book_of(other.url, *QUICK, NOT_STORED), SOON)
+        world.engine.policies.book = sooner(book_of(other.url, *QUICK, NOT_STORED), SOON)
         sandbox.set_schedule({"read_faults": "-*"})
         found = await resolved(world, header(lost, "Paywitness-Operation"), ended)
         assert (found.state, world.effects(order="order-1")) == (State.SUCCEEDED, 1)

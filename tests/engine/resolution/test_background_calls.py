@@ -107,7 +107,7 @@ async def test_p8_when_the_callers_credential_is_gone_the_accounts_own_asks(stor
         sandbox_with("caller", "a", "b") as sandbox,
         resolving(sandbox, *edits, journal=stored_journal, environment=environment) as world,
     ):
-        world.engine.book = await world.engine.credential_owners.listed(world.engine.book)
+        world.engine.policies.book = await world.engine.credential_owners.listed(world.engine.book)
         sandbox.set_schedule({"read_faults": "error_500,error_500,error_500,-*"})
         headers = {"Authorization": "Bearer caller", "Acme-Account": "a-1"}
         lost = await world.charge(fault="drop_after_commit", headers=headers, timeout_s=0.1)

@@ -24,6 +24,7 @@ from paywitness.core.policy import Policy, ResolutionRules
 from paywitness.core.provider_contract import OperationKind
 from paywitness.core.result import Effect, ResultClass
 from paywitness.core.template import Placeholder, Template
+from paywitness.engine.calls.context import background_context
 from paywitness.engine.calls.retry_budget import RetryBudget
 from paywitness.engine.calls.stored_messages import StoredRequest
 from paywitness.engine.durability.journal_writer import JournalWriter
@@ -435,17 +436,21 @@ async def test_one_look_that_may_show_an_earlier_denial_ends_nothing(
 async def test_a_re_send_in_the_background_uses_up_a_look(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[Any] = []
 
-    async def granted(self: RetryBudget, *_: object) -> bool:
-        return True
+    async def granted(self: RetryBudget, *_: object) -> Any:
+        return object()
+
+    async def given_back(self: RetryBudget, grant: object) -> None:
+        pass
 
     async def overtaken(self: JournalWriter, change: Any) -> None:
         written.append(change)
 
     monkeypatch.setattr(RetryBudget, "acquire", granted)
+    monkeypatch.setattr(RetryBudget, "refund", given_back)
     monkeypatch.setattr(JournalWriter, "try_write", overtaken)
     asked = doubtful(world, checks_done=3, lease=Lease("ours", world.clock.now() + 30.0))
-    context: Any = SimpleNamespace(token="ours", limit_info=None)
-    await world.parts.resolver._resend_with_permit(context, asked, sale(world))
+    context, permit = background_context(asked, sale(world), None, "ours", world.clock), SimpleNamespace()
+    await world.parts.resolver._resend_with_permit(context, asked, sale(world), permit)  # type: ignore[arg-type]
     assert written[0].operation.checks_done == 4
 
 

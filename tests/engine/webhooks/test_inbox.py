@@ -187,6 +187,7 @@ def webhooks_of(world: World, environment: Mapping[str, str] = ENVIRONMENT) -> W
         relay=Relay(parts.upstream),
         book=lambda: world.engine.book,
         environment=environment,
+        due_times=parts.ages.due_times,
     )
 
 
@@ -790,7 +791,7 @@ accounts:
     async with hooked(sandbox, *edits) as hooks:
         owners = hooks.world.engine.credential_owners
         owners.environment = {"KEY_A": "Bearer test", "KEY_B": "Bearer b"}
-        hooks.world.engine.book = await owners.listed(hooks.world.engine.book)
+        hooks.world.engine.policies.book = await owners.listed(hooks.world.engine.book)
         hooks.apply_from_now_on()
         operation = await hooks.unknown()
         assert operation.named_account == "shop_a"
@@ -860,7 +861,7 @@ accounts:
     async with hooked(sandbox, *edits) as hooks:
         owners = hooks.world.engine.credential_owners
         owners.environment = {"KEY_A": "Bearer test", "KEY_B": "Bearer b"}
-        hooks.world.engine.book = await owners.listed(hooks.world.engine.book)
+        hooks.world.engine.policies.book = await owners.listed(hooks.world.engine.book)
         hooks.apply_from_now_on()
         operation = await hooks.unknown()
         assert (operation.named_account, operation.provider_key) == ("shop_a", "key-1")

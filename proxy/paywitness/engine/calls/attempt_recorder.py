@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from paywitness.clock import Clock
+from paywitness.core.bodies.tree import Tree
 from paywitness.core.consequences import WriteContext
 from paywitness.core.decide import END_DECISIONS, Action, Decision, decide
 from paywitness.core.errors import JournalUnavailable
 from paywitness.core.evidence import LIMIT_FAULTS, Evidence, Response, WireFault
 from paywitness.core.external_evidence import precedes_end
 from paywitness.core.lifecycle import Event, advance, conclude, conclusion_changes
+from paywitness.core.limit_info import LimitInfo
 from paywitness.core.operation import AttemptSummary, Operation, State
 from paywitness.core.payment import ShownBalance
 from paywitness.core.payment_evidence import after_already_done, shown_balance
@@ -26,7 +28,7 @@ from paywitness.core.record import record
 from paywitness.core.reply import passes_on_unread, response_matches_state
 from paywitness.core.result import Classification, Effect, ResultClass
 from paywitness.core.retry import at_least_retry_after_s, backoff_delay_s, retry_after_of
-from paywitness.engine.calls.context import CallContext, attempt_summary, decision_context_of
+from paywitness.engine.calls.context import AttemptContext, attempt_summary, decision_context_of
 from paywitness.engine.calls.retry_budget import RetryBudget
 from paywitness.engine.calls.stored_messages import seal_response
 from paywitness.engine.calls.waiters import OperationWaiters
@@ -34,6 +36,7 @@ from paywitness.engine.durability.journal_writer import JournalWriter, change_of
 from paywitness.engine.durability.leases import Leases
 from paywitness.engine.resolution.late_evidence import LateEvidenceRecorder
 from paywitness.journal.base import OperationChange
+from paywitness.limits.budgets import Grant
 from paywitness.randomness import Randomness
 from paywitness.secrets import Vault
 from paywitness.telemetry.emitter import Telemetry
@@ -57,13 +60,38 @@ class EvidenceSpool(Protocol):
 
 
 @record
-class _FinishedAttempt:
-    """An attempt that has ended."""
+class AttemptResult:
+    """What one attempt showed."""
 
-    call_context: CallContext
-    policy: Policy
     evidence: Evidence
-    attempt: AttemptSummary
+    classification: Classification
+    response_tree: Tree = None
+    limit_info: LimitInfo | None = None  # what kept it from the wire
+
+    @property
+    def circuit_refused(self) -> bool:
+        return self.evidence.fault is WireFault.CIRCUIT_OPEN
+
+
+@record
+class ConcludedAttempt:
+    """An attempt that is on record, with the decision about the next step."""
+
+    operation: Operation
+    decision: Decision
+    grant: Grant | None = None  # of the retry that comes next
+    limit_info: LimitInfo | None = None  # what holds the call back
+
+
+@record
+class _FinishedAttempt:
+    """An attempt that has ended, before it is recorded."""
+
+    context: AttemptContext
+    policy: Policy
+    result: AttemptResult
+    summary: AttemptSummary
+    tries: int  # of this call
     wait_s: float  # before another one, should there be one
 
 
@@ -82,33 +110,52 @@ class AttemptRecorder:
 
     async def conclude_attempt(
         self,
-        call_context: CallContext,
+        context: AttemptContext,
         operation: Operation,
         policy: Policy,
-        evidence: Evidence,
-        classification: Classification,
-    ) -> tuple[Operation, Decision]:
+        result: AttemptResult,
+        *,
+        tries: int,
+        last_delay_s: float,
+    ) -> ConcludedAttempt:
         """Conclude the attempt, decide, and write both down with what follows at once. Durable when it returns."""
-        attempt = attempt_summary(operation.attempts, evidence, classification, policy)
-        wait_s = self._backoff_s(call_context, policy, classification, evidence.response)
-        finished = _FinishedAttempt(call_context, policy, evidence, attempt, wait_s)
-        call_context.circuit_refused = evidence.fault is WireFault.CIRCUIT_OPEN
-        decided: Decision
-        before = operation
-        executed = classification.executed
-        sealed_credential = self.journal_writer.credential_to_store(call_context) if executed else None
-
-        allowed = True
+        summary = attempt_summary(operation.attempts, result.evidence, result.classification, policy)
+        wait_s = self._backoff_s(policy, result, tries, last_delay_s)
+        finished = _FinishedAttempt(context, policy, result, summary, tries, wait_s)
         first = self._decide(operation, finished, budget_allows=True)
-        judged: tuple[Operation, tuple[Event, ...], Decision] | None = first
-        if first[2].action is Action.RETRY_SAME_OPERATION:
-            allowed = await self.retry_budget.acquire(call_context, operation, policy, classification)
-            judged = None  # time has passed
+        if first[2].action is not Action.RETRY_SAME_OPERATION:
+            recorded, decision = await self._record(operation, finished, first, result.limit_info, budget_allows=True)
+            return ConcludedAttempt(recorded, decision, None, result.limit_info)
+        found = await self.retry_budget.acquire(context.priority, operation, policy, result.classification)
+        grant, limit_info = (found, None) if isinstance(found, Grant) else (None, found)
+        will_retry = False
+        try:
+            allowed = grant is not None
+            recorded, decision = await self._record(operation, finished, None, limit_info, budget_allows=allowed)
+            will_retry = decision.action is Action.RETRY_SAME_OPERATION
+        finally:
+            if not will_retry:  # the record failed, or somebody was faster and the operation stands otherwise
+                await self.retry_budget.refund(grant)
+        return ConcludedAttempt(recorded, decision, grant if will_retry else None, limit_info)
+
+    async def _record(
+        self,
+        operation: Operation,
+        finished: _FinishedAttempt,
+        judged: _Judged | None,
+        limit_info: LimitInfo | None,
+        *,
+        budget_allows: bool,
+    ) -> tuple[Operation, Decision]:
+        """Write the end of the attempt and the decision. `judged`: the decision, if no time has passed since."""
+        context, result, summary = finished.context, finished.result, finished.summary
+        executed, decided, before = result.classification.executed, Decision(Action.STOP, "", 0.0, True), operation
+        sealed_credential = self.journal_writer.credential_to_store(context) if executed else None
 
         def change_from(current: Operation) -> OperationChange:
             nonlocal decided, before, judged
             before = current
-            following, events, decided = judged or self._decide(current, finished, budget_allows=allowed)
+            following, events, decided = judged or self._decide(current, finished, budget_allows=budget_allows)
             judged = None  # a second step is taken from where somebody else has left it
             if not following.state.ended:
                 following, more = _after_decision(following, decided)
@@ -118,14 +165,14 @@ class AttemptRecorder:
                 current,
                 following,
                 events,
-                self._write_context(current, following, decided, finished),
+                self._write_context(current, following, decided, finished, limit_info),
                 lease_s=self.leases.lease_s,
-                source=call_context.source,
-                attempt=attempt,
+                source=context.source,
+                attempt=summary,
                 action=decided.action,
                 because=decided.because,
                 delay_s=decided.delay_s,
-                sealed_response=self._sealed_response(following, classification, evidence.response),
+                sealed_response=self._sealed_response(following, result),
                 accepted_credential=executed,
                 sealed_credential=sealed_credential,
                 shown=shown,
@@ -134,43 +181,35 @@ class AttemptRecorder:
         try:
             recorded = await self.journal_writer.write_with_retry(operation, change_from)
         except JournalUnavailable:
-            await self.retry_budget.refund(call_context)
-            return await self._spool_evidence(call_context, operation, policy, attempt, evidence)
+            return await self._spool_evidence(operation, finished)
         if sealed_credential is not None:
-            self.journal_writer.note_credential_stored(call_context)
-        if call_context.grant is not None and decided.action is not Action.RETRY_SAME_OPERATION:
-            await self.retry_budget.refund(call_context)  # somebody was faster, and it stands otherwise
-        self._emit_events(before, recorded, attempt, decided)
+            self.journal_writer.note_credential_stored(context)
+        self._emit_events(before, recorded, summary, decided)
         if recorded.kind is OperationKind.VOID:
             await self.late_evidence.external_evidence.release_voided_payment(before, recorded)
-        if recorded.due_at is not None and self.waiters.resolver_running:
-            self.waiters.due.set()
-        call_context.last_delay_s = decided.delay_s
         return recorded, decided
 
     def _shown_balance(self, finished: _FinishedAttempt, operation: Operation) -> tuple[Operation, ShownBalance | None]:
         """What the response shows of the operation's payment. If it was paid elsewhere, that is verified later."""
-        call_context, policy, classification = finished.call_context, finished.policy, finished.attempt.classification
+        policy, result = finished.policy, finished.result
         now = self.journal_writer.journal_clock.now()
         shown = shown_balance(
             operation,
             policy,
-            classification,
-            call_context.response_tree,
+            result.classification,
+            result.response_tree,
             now=now,
-            request_tree=call_context.tree,
+            request_tree=finished.context.tree,
         )
-        return after_already_done(operation, shown, classification, policy, now=now)
+        return after_already_done(operation, shown, result.classification, policy, now=now)
 
-    def _decide(
-        self, current: Operation, finished: _FinishedAttempt, *, budget_allows: bool
-    ) -> tuple[Operation, tuple[Event, ...], Decision]:
+    def _decide(self, current: Operation, finished: _FinishedAttempt, *, budget_allows: bool) -> _Judged:
         """From where the operation stands: as the attempt leaves it, and what is then to be done."""
-        policy, evidence, attempt = finished.policy, finished.evidence, finished.attempt
-        changed, event = conclusion_changes(current, attempt.number, attempt.classification, policy.contract)
+        policy, result, summary = finished.policy, finished.result, finished.summary
+        changed, event = conclusion_changes(current, summary.number, result.classification, policy.contract)
         events = (event,)
         returns = policy.payment.failed_is_return
-        if precedes_end(current, attempt.classification, failed_is_return=returns, is_response=True):
+        if precedes_end(current, result.classification, failed_is_return=returns, is_response=True):
             changed["incident"] = current.incident  # others found first what became of it later
         if (end := END_DECISIONS.get(changed["state"])) is not None:
             return current.changed(**changed, because=end.because), events, end
@@ -178,70 +217,70 @@ class AttemptRecorder:
         if after.attempt_under_way:
             # Our lease ran out, and a repeat sends a later attempt right now: what follows is its affair.
             return after, events, Decision(Action.STOP, "attempt_still_under_way", 0.0, effect_may_exist=True)
-        context = decision_context_of(
+        decision_context = decision_context_of(
             after,
             policy,
-            finished.call_context,
+            finished.context,
             self.clock,
             self.journal_writer.ages,
+            tries=finished.tries,
             delay_s=finished.wait_s,
-            last=attempt.classification,
-            held_back=evidence.fault in LIMIT_FAULTS,
+            last=result.classification,
+            held_back=result.evidence.fault in LIMIT_FAULTS,
             budget_allows=budget_allows,
+            circuit_refused=result.circuit_refused,
         )
-        return after, events, decide(context)
+        return after, events, decide(decision_context)
 
     def _write_context(
-        self, current: Operation, after: Operation, decision: Decision, finished: _FinishedAttempt
+        self,
+        current: Operation,
+        after: Operation,
+        decision: Decision,
+        finished: _FinishedAttempt,
+        limit_info: LimitInfo | None,
     ) -> WriteContext:
-        call_context, now = finished.call_context, self.journal_writer.journal_clock.now()
-        attempt, check_at = finished.attempt, None
+        context, now, check_at = finished.context, self.journal_writer.journal_clock.now(), None
         if decision.action in _CHECKING_ACTIONS:
             checks_done = after.checks_done if after.state is current.state else 0  # a new state has its own schedule
-            check_at = now + self._check_delay_s(after.state, checks_done, decision, finished)
-        is_delivered = self._is_delivered(call_context, after)
+            check_at = now + self._check_delay_s(after.state, checks_done, decision, finished, limit_info)
+        is_delivered = self._is_delivered(context, after)
         lost_another = current.delivery_unknown and after.attempts > 1  # what that one's caller was told, we cannot say
-        joined = not call_context.in_background and self.waiters.is_awaited(after.id)  # a duplicate may be told instead
-        may_be_told = not call_context.caller_gone or joined
-        call_context.delivery_pending = may_be_told and not (is_delivered or lost_another)
+        joined = not context.in_background and self.waiters.is_awaited(after.id)  # a duplicate may be told instead
+        may_be_told = not context.caller_gone or joined
+        context.progress.record_delivery(pending=may_be_told and not (is_delivered or lost_another))
         return WriteContext(
             now,
-            sends_under=call_context.token if decision.action in _SENDING_ACTIONS else None,
-            gives_back=call_context.token,
+            sends_under=context.token if decision.action in _SENDING_ACTIONS else None,
+            gives_back=context.token,
             check_at=check_at,
-            no_bytes_after_at=now + finished.evidence.late_response_window_s,
+            no_bytes_after_at=now + finished.result.evidence.late_response_window_s,
             reached=is_delivered,
-            delivery_pending=call_context.delivery_pending,
-            passed_on=may_be_told and passes_on_unread(after, attempt.classification),
+            delivery_pending=context.progress.delivery_pending,
+            passed_on=may_be_told and passes_on_unread(after, finished.result.classification),
             reports_attempt=True,
         )
 
-    def _is_delivered(self, call_context: CallContext, operation: Operation) -> bool:
+    def _is_delivered(self, context: AttemptContext, operation: Operation) -> bool:
         """Whether somebody gets the reply, however long the write takes. If the caller's time is nearly up, the end is
         recorded as perhaps undelivered, and more when the call has ended. Without a guard nothing depends on it."""
-        if operation.guard is None and not call_context.caller_gone:
+        if operation.guard is None and not context.caller_gone:
             return True
-        return call_context.outlasts_record(self.clock.mono()) or self.waiters.has_waiter(operation.id)
+        return context.outlasts_record(self.clock.mono()) or self.waiters.has_waiter(operation.id)
 
-    async def _spool_evidence(
-        self,
-        call_context: CallContext,
-        operation: Operation,
-        policy: Policy,
-        attempt: AttemptSummary,
-        evidence: Evidence,
-    ) -> tuple[Operation, Decision]:
+    async def _spool_evidence(self, operation: Operation, finished: _FinishedAttempt) -> tuple[Operation, Decision]:
         """The journal did not take what we know. A spool of our own keeps it for when it does; then an answer that the
         provider stands by passes, with that reason. "Nothing was sent, and nothing will be" is no such answer: until
         the journal has it, somebody else may take the operation for a doubt and send it again. Nor is a decline that
         the provider would not give again."""
+        policy, summary, evidence = finished.policy, finished.summary, finished.result.evidence
         no_bytes_after_at = self.journal_writer.journal_clock.now() + evidence.late_response_window_s
-        undelivered = not call_context.outlasts_record(self.clock.mono(), _SPOOL_TIME_MAX_S)
+        undelivered = not finished.context.outlasts_record(self.clock.mono(), _SPOOL_TIME_MAX_S)
         if not await self.spool.put(
-            operation, attempt, evidence.response, no_bytes_after_at=no_bytes_after_at, undelivered=undelivered
+            operation, summary, evidence.response, no_bytes_after_at=no_bytes_after_at, undelivered=undelivered
         ):
             raise JournalUnavailable("neither the journal nor the spool took the record")
-        after, _ = conclude(operation, attempt.number, attempt.classification, policy.contract)
+        after, _ = conclude(operation, summary.number, summary.classification, policy.contract)
         if after.state is State.BACKOFF or (after.state is State.FAILED and _resend_may_charge(policy.contract)):
             raise JournalUnavailable("the operation is not ended in the journal")
         if undelivered and after.state in _WITH_EFFECT_STATES:
@@ -249,26 +288,31 @@ class AttemptRecorder:
         after = after.changed(because="journal_unavailable_spooled")
         return after, Decision(Action.STOP, after.because, 0.0, effect_may_exist=bool(after.doubt))
 
-    def _check_delay_s(self, state: State, checks_done: int, decision: Decision, finished: _FinishedAttempt) -> float:
+    def _check_delay_s(
+        self,
+        state: State,
+        checks_done: int,
+        decision: Decision,
+        finished: _FinishedAttempt,
+        limit_info: LimitInfo | None,
+    ) -> float:
         """When the resolver first looks: at once where it may ask, and a caller still waits for what it finds. After a
         try that our limits refused there is no hurry: who does not answer calls does not answer questions."""
-        policy, call_context = finished.policy, finished.call_context
+        policy = finished.policy
         if state is State.REQUIRES_ACTION:
             return policy.resolve.action_expires_s
         asks = decision.action is Action.STATUS_INQUIRY and self.waiters.resolver_running
-        if asks and not call_context.caller_gone and call_context.limit_info is None:
+        if asks and not finished.context.caller_gone and limit_info is None:
             return 0.0
         schedule_s = policy.resolve.schedule_s
         return max(decision.delay_s, schedule_s[min(checks_done, len(schedule_s) - 1)])
 
-    def _backoff_s(
-        self, call_context: CallContext, policy: Policy, classification: Classification, response: Response | None
-    ) -> float:
+    def _backoff_s(self, policy: Policy, result: AttemptResult, tries: int, last_delay_s: float) -> float:
         """How long to wait before another try. After a success there is none."""
-        if classification.result_class is ResultClass.SUCCEEDED and classification.effect is Effect.DONE:
+        read, response = result.classification, result.evidence.response
+        if read.result_class is ResultClass.SUCCEEDED and read.effect is Effect.DONE:
             return 0.0
-        rule = policy.retry_rule(classification.result_class)
-        wait = backoff_delay_s(rule, call_context.tries, self.randomness.draw(), call_context.last_delay_s)
+        wait = backoff_delay_s(policy.retry_rule(read.result_class), tries, self.randomness.draw(), last_delay_s)
         return at_least_retry_after_s(wait, retry_after_of(response, self.clock.now()), self.randomness.draw())
 
     def _emit_events(self, before: Operation, after: Operation, attempt: AttemptSummary, decision: Decision) -> None:
@@ -277,15 +321,15 @@ class AttemptRecorder:
         for event in transition_events(before, after, kind, self.clock.now()):
             self.telemetry.emit(event)
 
-    def _sealed_response(
-        self, operation: Operation, classification: Classification, response: Response | None
-    ) -> bytes | None:
+    def _sealed_response(self, operation: Operation, result: AttemptResult) -> bytes | None:
         """The answer to keep for replay, where it is the operation's own."""
-        if response is None or not response_matches_state(operation, classification):
+        response = result.evidence.response
+        if response is None or not response_matches_state(operation, result.classification):
             return None
         return seal_response(self.vault, response, operation.id)
 
 
+_Judged = tuple[Operation, tuple[Event, ...], Decision]  # how an attempt leaves an operation, and what is then done
 _SPOOL_TIME_MAX_S = 1.0  # a file of our own disk is written in milliseconds
 _WITH_EFFECT_STATES = frozenset({State.SUCCEEDED, State.PENDING})
 _SENDING_ACTIONS = frozenset({Action.RETRY_SAME_OPERATION, Action.FALLBACK_NEW_ATTEMPT})

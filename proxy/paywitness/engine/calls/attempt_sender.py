@@ -12,7 +12,7 @@ from paywitness.core.errors import BodyError
 from paywitness.core.evidence import Evidence, NetworkPhase, WireFault
 from paywitness.core.operation import Operation
 from paywitness.core.policy import Policy, Provider, UpstreamTimeouts, UpstreamTrust
-from paywitness.engine.calls.context import CallContext, first_send_age_s
+from paywitness.engine.calls.context import AttemptContext, first_send_age_s
 from paywitness.engine.calls.stored_messages import wire_request
 from paywitness.engine.durability.ages import Ages
 from paywitness.engine.durability.leases import Leases
@@ -44,7 +44,7 @@ class AttemptSender:
     ages: Ages
 
     async def send(
-        self, context: CallContext, operation: Operation, policy: Policy, on_late_response: LateResponseCallback
+        self, context: AttemptContext, operation: Operation, policy: Policy, on_late_response: LateResponseCallback
     ) -> Evidence:
         """Send one attempt. Right before its first byte, with the connection up, the right to send is checked again."""
         origin, path_prefix = address_of(policy)
@@ -58,10 +58,8 @@ class AttemptSender:
                 return False
             if operation.doubt and first_send_age_s(operation, self.ages) >= policy.contract.resend_until_s:
                 return False  # we slept since it was decided, and the provider may have forgotten the key
-            context.byte_started = context.has_sent = True
+            context.progress.start_byte()
             return True
-
-        context.byte_started = False
 
         try:
             request = wire_request(context.request, operation, policy, path_prefix)
@@ -76,12 +74,12 @@ class AttemptSender:
             self.ages.note_response(operation.provider, evidence.response)
             return evidence
         except (ValueError, BodyError):
-            if context.byte_started:
+            if context.progress.byte_started:
                 raise  # a fault of ours with the request on the wire: whatever it was, it is no proof that nothing left
             detail = "the request cannot be written as the policy says"
             return Evidence(NetworkPhase.RESOLVING, 0, WireFault.CONNECT_FAILED, None, detail, 0.0)
 
-    def _timeouts(self, context: CallContext, operation: Operation, policy: Policy) -> UpstreamTimeouts:
+    def _timeouts(self, context: AttemptContext, operation: Operation, policy: Policy) -> UpstreamTimeouts:
         """The policy's; but while nothing can have left, getting connected must not outlast the caller."""
         given = policy.timeouts
         time_left_s = max(_SHORTEST_CONNECT_S, context.deadline_mono - self.clock.mono())

@@ -1,4 +1,4 @@
-"""CallContext: one call on its way through the engine, and what the engine knows of it beside the operation itself. And
+"""CallContext: what a call asks for and who waits for it, which never changes. CallProgress: how far the call is. And
 what the core needs of both to decide.
 """
 
@@ -6,30 +6,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from paywitness.clock import Clock
 from paywitness.core.bodies.tree import Tree
 from paywitness.core.call import Call, Priority
 from paywitness.core.circuit import CallGroup
+from paywitness.core.claim import Claim
 from paywitness.core.classify import ExpectedPayment, reference_text
 from paywitness.core.decide import DecisionContext, decision_context
 from paywitness.core.evidence import Evidence
 from paywitness.core.identity import Identity
-from paywitness.core.limit_info import LimitInfo
-from paywitness.core.operation import AttemptSummary, Operation
-from paywitness.core.payment import Payment
+from paywitness.core.operation import AttemptSummary, Guard, Operation
 from paywitness.core.payment_claims import PaymentClaim
 from paywitness.core.payout import PayoutClaim
 from paywitness.core.policy import Policy
+from paywitness.core.problems import ANOTHER_OWNER, WHOSE_IS_UNKNOWN, Problem
 from paywitness.core.recognise import RecognisedCall
 from paywitness.core.record import record
-from paywitness.core.reply import NO_SHAPE, ErrorShape, Reply
+from paywitness.core.reply import NO_SHAPE, ErrorShape, Reply, problem_reply
 from paywitness.core.result import Classification
 from paywitness.engine.calls.stored_messages import StoredRequest
 from paywitness.limits.admission import Admitted
-from paywitness.limits.budgets import Grant
 from paywitness.limits.circuits import Probe
 from paywitness.randomness import Randomness
 
@@ -38,119 +37,187 @@ RESOLVER = "resolver"  # as the timeline tells whose call it is
 RECORD_TIME_MAX_S = 6.0
 
 
-@record
+@dataclass(slots=True, eq=False)
 class AttemptPermit:
-    """The right to one attempt at a provider."""
+    """The right to one attempt at a provider. It is released once; releasing it again does nothing."""
 
     policy: Policy
     group: CallGroup
     admitted: Admitted
     probe: Probe | None
     party: str  # who is held if the provider asks to wait
+    is_released: bool = False
 
 
 @dataclass(slots=True, eq=False)
-class Leader:
-    """One that is ahead under its key."""
+class CallProgress:
+    """How far a call is, for those beside the task that carries it: its deadline, duplicates that wait for it, and the
+    delivery of its reply. Only that task changes it, by the methods below."""
 
-    operation: Operation | None  # that it would start
-    claim_answered: bool = False  # its claim was answered, or is not made after all
-    _released: asyncio.Future[None] | None = None  # of those behind it; most have nobody behind them
+    operation: Operation  # first the one that the call would start, then as it last stood
+    finished: asyncio.Future[Reply]  # how the call ended; duplicates that wait for it get this reply
+    byte_started: bool = False  # of this attempt: from here on it belongs to the operation, not to the caller
+    has_sent: bool = False  # whether any attempt of this call at its present route started a byte
+    sent_before: bool = False  # whether any attempt at an earlier route did
+    delivery_pending: bool = False  # the end is recorded as perhaps undelivered: what became of the reply follows
 
-    def release_followers(self) -> None:
-        self.claim_answered = True
-        if self._released is not None and not self._released.done():
-            self._released.set_result(None)
+    @property
+    def may_have_sent(self) -> bool:
+        """Whether a byte of the operation may have left, by this call or by one before it."""
+        return self.byte_started or bool(self.operation.doubt)
 
-    async def wait_for_claim(self, within_s: float) -> bool:
-        """Whether its claim was answered in time."""
-        if not self.claim_answered and within_s > 0:
-            if self._released is None:
-                self._released = asyncio.get_running_loop().create_future()
-            await asyncio.wait({self._released}, timeout=within_s)
-        return self.claim_answered
+    def stands_at(self, operation: Operation) -> None:
+        self.operation = operation
+
+    def begin_attempt(self) -> None:
+        self.byte_started = False
+
+    def start_byte(self) -> None:
+        self.byte_started = self.has_sent = True
+
+    def take_other_route(self, second: Operation) -> None:
+        """The call has fallen back: from here on it is the second's call, and nothing of the second was sent."""
+        self.sent_before = self.sent_before or self.has_sent
+        self.byte_started = self.has_sent = False
+        self.operation = second
+
+    def record_delivery(self, *, pending: bool) -> None:
+        self.delivery_pending = pending
 
 
-@dataclass(slots=True)
-class CallContext:
-    call: Call
+@record
+class AttemptContext:
+    """What the attempts of an operation depend on beside the operation itself. The resolver has one of these, a caller
+    a `CallContext`. Nothing in it changes: a step that learns more returns another one."""
+
     policy: Policy
-    tree: Tree
-    identity: Identity
+    tree: Tree  # of the request
     expected: ExpectedPayment
     shape: ErrorShape
     token: str
     deadline_mono: float
     still_there: Callable[[], bool]
     request: StoredRequest
-    reply: asyncio.Future[Reply]  # what the caller is told; at the deadline, whether or not the call is over
-    finished: asyncio.Future[Reply]  # how the call ended; what waits for it is told this
-    tries: int = 1
-    last_delay_s: float = 0.0
-    byte_started: bool = False  # of this attempt: from here on it belongs to the operation, not to the caller
-    has_sent: bool = False  # whether any attempt of this call started a byte
-    journal_at: float = 0.0  # the journal's time when it answered the claim, and our own then: ages are counted so,
-    journal_boot: float = 0.0  #   because the journal's time never goes back and this clock counts suspension
-    holds_unstorable_data: bool = False  # the request holds what must not be kept
-    request_available: bool = True  # the first attempt's very bytes can be sent again
-    inquiry_found_nothing: bool = False  # the provider has just been asked, and knows nothing of it
-    source: str = "caller"  # whose call it is, as the timeline tells it
-    priority: Priority = Priority.HIGH
-    refusal: str = ""  # why the gate did not permit anything new
-    permit: AttemptPermit | None = None  # for the attempt that comes next, or is under way
-    leader: Leader | None = None  # where it is the one ahead under its key
-    grant: Grant | None = None  # what the retry that comes next was allowed by
-    limit_info: LimitInfo | None = None  # what held it back, as its answer tells
-    circuit_refused: bool = False  # what ended the last attempt before it began
-    operation: Operation | None = None  # first the one it would start, then as it last stood
-    payment_claim: PaymentClaim = PaymentClaim()  # what the call means for a payment
-    payment: Payment | None = None  # that it acts on, as it stood before the call was claimed
-    payout_claim: PayoutClaim | None = None  # what the call means for the rules of its payouts
-    parameters: Mapping[str, str] = field(default_factory=dict)  # of its path
-    credential_accepted: bool = True  # it made the operation that its claim named, or may be shown its reply
-    response_tree: Tree = None  # of the attempt that ended last, decoded
-    delivery_pending: bool = False  # its end is recorded as perhaps undelivered: what became of the reply follows
-    owner: str | None = None  # the mark of the one that the provider says the credential is of, if it was asked
-    waits_for: Operation | None = None  # a movement of the same payment that is in flight
+    request_available: bool  # the first attempt's very bytes can be sent again
+    priority: Priority
+    progress: CallProgress
+
+    @property
+    def in_background(self) -> bool:
+        """Whether no caller asked for it: the resolver did."""
+        return True
+
+    @property
+    def source(self) -> str:
+        """Who makes the attempts, as the timeline names it."""
+        return RESOLVER
+
+    @property
+    def account_and_credential(self) -> tuple[str, str]:
+        """Whose credential the request bears."""
+        return self.progress.operation.account, self.progress.operation.credential
+
+    @property
+    def may_see_reply(self) -> bool:
+        """Whether the caller's credential made the operation, or may see its reply."""
+        return True
+
+    @property
+    def caller_gone(self) -> bool:
+        """Whether the caller has left, or has its reply already."""
+        return not self.still_there()
+
+    def outlasts_record(self, now_mono: float, record_s: float = RECORD_TIME_MAX_S) -> bool:
+        """Whether the caller will still wait when a write that begins now has ended. Only such a caller may be recorded
+        as one who gets the reply: at its deadline it gets a 504, even if the write is under way."""
+        return not self.caller_gone and self.deadline_mono - now_mono > record_s
+
+
+@record
+class CallContext(AttemptContext):
+    """One call that may start an operation, and its caller."""
+
+    call: Call
+    identity: Identity
+    reply: asyncio.Future[Reply]  # what the caller gets; at the deadline, whether or not the call is over
+    fresh: Operation  # that the call would start
+    holds_unstorable_data: bool  # the request holds what must not be stored
+    payment_claim: PaymentClaim  # what the call means for a payment
+    payout_claim: PayoutClaim | None  # what the call means for the rules of its payouts
+    parameters: Mapping[str, str]  # of its path
+    owner: str | None = None  # the mark of the credential's owner, if the provider was asked
+    credential_accepted: bool = True  # it made the operation that its claim named, or may see its reply
     routes_left: tuple[str, ...] = ()  # the providers that it fell back from
-    sent_before: bool = False  # whether any attempt at those started a byte
-    pays_elsewhere_if_absent: bool = False  # it made the operation, and takes another route once that is known absent
+
+    @property
+    def in_background(self) -> bool:
+        return False
+
+    @property
+    def source(self) -> str:
+        return "caller"
+
+    @property
+    def may_see_reply(self) -> bool:
+        return self.credential_accepted
+
+    @property
+    def account_and_credential(self) -> tuple[str, str]:
+        return self.identity.account, self.identity.credential
+
+    @property
+    def caller_gone(self) -> bool:
+        return self.reply.done() or not self.still_there()
 
     def send_reply(self, reply: Reply) -> bool:
-        """Answer the caller, unless it has been answered. Whether it gets this reply."""
+        """Reply to the caller, unless it has its reply. Whether it gets this one."""
         is_delivered = not self.caller_gone
         if not self.reply.done():
             self.reply.set_result(reply)
         return is_delivered
 
-    def go_on_as(self, second: Operation, *, journal_at: float, journal_boot: float) -> None:
-        """It has fallen back: from here on it is the second's call, and nothing of it was sent."""
-        self.routes_left = (*self.routes_left, second.fallback_from)
-        self.sent_before = self.sent_before or self.has_sent
-        self.tries, self.byte_started, self.has_sent, self.last_delay_s = 1, False, False, 0.0
-        self.circuit_refused, self.limit_info = False, None
-        self.journal_at, self.journal_boot = journal_at, journal_boot
-        self.operation = second
+    def recognised_as(self, recognised: RecognisedCall, policy: Policy) -> CallContext:
+        """The same call under another identity, before anything is claimed."""
+        fresh = recognised.fresh_operation(self.fresh.id, self.fresh.created_at)
+        self.progress.stands_at(fresh)
+        return replace(
+            self,
+            policy=policy,
+            identity=recognised.identity,
+            payment_claim=recognised.payment,
+            payout_claim=recognised.payout,
+            fresh=fresh,
+        )
 
-    @property
-    def may_have_sent(self) -> bool:
-        """Whether a byte of the operation may have left, by this call or by one before it."""
-        return self.byte_started or (self.operation is not None and bool(self.operation.doubt))
+    def owned_by(self, owner: str | None) -> CallContext:
+        """The same call, now that the provider has said whose its credential is."""
+        return replace(self, owner=owner) if owner is not None else self
 
-    @property
-    def in_background(self) -> bool:
-        """Whether nobody asked for it now: the resolver's."""
-        return self.source == RESOLVER
+    def guarded_by(self, guard: Guard) -> CallContext:
+        """The same call, now that its intent is known, before anything is claimed."""
+        fresh = self.fresh.changed(guard=guard)
+        self.progress.stands_at(fresh)
+        return replace(self, identity=replace(self.identity, guard=guard), fresh=fresh)
 
-    @property
-    def caller_gone(self) -> bool:
-        """Whether the caller has gone, or was told already that nothing is known."""
-        return self.reply.done() or not self.still_there()
+    def after_payout_check(self) -> CallContext:
+        """The same call, now that its payout was allowed by the address of the policy."""
+        payout = self.payout_claim
+        return replace(self, payout_claim=replace(payout, check_first=False) if payout is not None else None)
 
-    def outlasts_record(self, now_mono: float, record_s: float = RECORD_TIME_MAX_S) -> bool:
-        """Whether the caller will still wait when a write that begins now has ended. Only such a caller may be recorded
-        as one who gets the reply: at its deadline it is told 504, even if the write is under way."""
-        return not self.caller_gone and self.deadline_mono - now_mono > record_s
+    def resending(self, request: StoredRequest) -> CallContext:
+        """The same call, sending the bytes of the operation's first attempt again."""
+        return replace(self, request=request)
+
+    def rerouted_to(self, policy: Policy, identity: Identity, request: StoredRequest) -> CallContext:
+        """The same call at another route of the same API."""
+        left = (*self.routes_left, self.policy.provider)
+        return replace(self, policy=policy, identity=identity, request=request, routes_left=left)
+
+    def seen_by(self, claim: Claim) -> CallContext:
+        """The same call, now that its claim has said whether its credential may see the operation."""
+        if claim.credential_accepted == self.credential_accepted:
+            return self
+        return replace(self, credential_accepted=claim.credential_accepted)
 
 
 def caller_context(
@@ -164,68 +231,66 @@ def caller_context(
     call, policy = recognised.call, recognised.policy
     loop = asyncio.get_running_loop()
     token, now = randomness.token(), clock.now()
+    fresh = recognised.fresh_operation(randomness.operation_id(now), now)
     return CallContext(
-        call,
         policy,
         recognised.tree,
-        recognised.identity,
         ExpectedPayment(recognised.money),
         shape,
         token,
         clock.mono() + (call.options.timeout_s or policy.timeouts.deadline_s),
         still_there,
         StoredRequest.of(call),
-        loop.create_future(),
-        loop.create_future(),
-        holds_unstorable_data=recognised.holds_unstorable_data,
+        request_available=True,
         priority=recognised.priority,
+        progress=CallProgress(fresh, loop.create_future()),
+        call=call,
+        identity=recognised.identity,
+        reply=loop.create_future(),
+        fresh=fresh,
+        holds_unstorable_data=recognised.holds_unstorable_data,
         payment_claim=recognised.payment,
         payout_claim=recognised.payout,
         parameters=recognised.parameters,
-        operation=recognised.fresh_operation(randomness.operation_id(now), now),
     )
 
 
 def background_context(
     operation: Operation, policy: Policy, request: StoredRequest | None, token: str, clock: Clock
-) -> CallContext:
-    """A call that nobody waits for: the resolver's. Its deadline has passed, so nothing new starts by it."""
-    loop = asyncio.get_running_loop()
-    stored = request if request is not None else StoredRequest("POST", "/", (), b"")
-    path, _, query = stored.target.partition("?")
-    return CallContext(
-        call=Call(operation.provider, stored.method, path, query, stored.segments, stored.headers, stored.body),
+) -> AttemptContext:
+    """The context of the resolver's attempts. Their deadline has passed, so nothing new starts by them."""
+    return AttemptContext(
         policy=policy,
         tree=None,
-        identity=Identity(
-            key=operation.key,
-            account=operation.account,
-            client_key=operation.client_key,
-            key_source=operation.key_source,
-            key_names_purchase=operation.key_names_purchase,
-            provider_key=operation.provider_key,
-            key_stem=None,
-            fingerprint=operation.fingerprint,
-            ignore=operation.ignore,
-            credential=operation.credential,
-            guard=operation.guard,
-            account_source=operation.account_source,
-        ),
         expected=ExpectedPayment(operation.money),
         shape=NO_SHAPE,
         token=token,
         deadline_mono=clock.mono(),
-        still_there=lambda: False,
-        request=stored,
-        reply=loop.create_future(),
-        finished=loop.create_future(),
-        tries=0,
-        journal_at=operation.updated_at,
-        journal_boot=clock.boot(),
+        still_there=_never,
+        request=request if request is not None else _NO_REQUEST,
         request_available=request is not None and not operation.request_hash,
-        source=RESOLVER,
-        operation=operation,
+        priority=Priority.HIGH,
+        progress=CallProgress(operation, asyncio.get_running_loop().create_future()),
     )
+
+
+_NO_REQUEST = StoredRequest("POST", "/", (), b"")
+
+
+def _never() -> bool:
+    return False
+
+
+def account_unknown(context: CallContext) -> Reply:
+    """504: another credential's operation answers the call, and whose that one is is not known. It is not named."""
+    provider = context.policy.provider
+    return problem_reply(Problem.ACCOUNT_UNKNOWN, WHOSE_IS_UNKNOWN, shape=context.shape, provider=provider)
+
+
+def another_owner(context: CallContext, why: str = ANOTHER_OWNER) -> Reply:
+    """403: the provider or the policy says that the credential is of another owner than the account."""
+    provider = context.policy.provider
+    return problem_reply(Problem.CREDENTIAL_NOT_RECOGNISED, why, shape=context.shape, provider=provider)
 
 
 # --- Decision context
@@ -243,30 +308,33 @@ class HighAges(Protocol):
 def decision_context_of(
     operation: Operation,
     policy: Policy,
-    call_context: CallContext,
+    attempt_context: AttemptContext,
     clock: Clock,
-    ages: HighAges | None = None,
+    ages: HighAges,
     *,
-    delay_s: float,
+    tries: int,
+    delay_s: float = 0.0,
     last: Classification | None = None,
     held_back: bool = False,
     budget_allows: bool = True,
+    circuit_refused: bool = False,
+    inquired: bool = False,
 ) -> DecisionContext:
-    """What a decision about this operation depends on, now. `last` is the result of the attempt that just ended.
-    `ages`: None if nothing is kept, and the call itself is all that is known."""
-    age_s = call_context.journal_at + (clock.boot() - call_context.journal_boot) - _first_sent_at(operation)
+    """What a decision about this operation depends on, now. `last` is the result of the attempt that just ended,
+    `tries` counts the attempts of this call. `circuit_refused`: the circuit kept the last attempt from the wire.
+    `inquired`: the provider was just asked, and knows nothing of the operation."""
     return decision_context(
         operation,
         policy,
         last,
-        tries=call_context.tries,
-        first_send_age_s=age_s if ages is None else first_send_age_s(operation, ages),
+        tries=tries,
+        first_send_age_s=first_send_age_s(operation, ages),
         delay_s=delay_s,
-        time_left_s=call_context.deadline_mono - clock.mono(),
-        caller_waiting=call_context.still_there(),
-        circuit_refused=call_context.circuit_refused,
-        request_available=call_context.request_available,
-        inquired=call_context.inquiry_found_nothing,
+        time_left_s=attempt_context.deadline_mono - clock.mono(),
+        caller_waiting=attempt_context.still_there(),
+        circuit_refused=circuit_refused,
+        request_available=attempt_context.request_available,
+        inquired=inquired,
         refused_by_limits=held_back,
         budget_allows=budget_allows,
     )

@@ -2,7 +2,7 @@
 
 `DuplicateCalls` replays a recorded reply, joins a call that is in flight, waits for the resolver, or refuses.
 `SingleFlight` is in front of it: of the calls under one key that this process runs at once, only the leader asks for
-a slot at the provider. The others wait until its claim is answered and are then replied to from the journal.
+a slot at the provider. The others wait until its claim is answered, and then get the journal's reply.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from paywitness.core.payment import payment_key
 from paywitness.core.payment_claims import IntentHold, hold_of_payment
 from paywitness.core.payout import PayoutRefusal
 from paywitness.core.policy import Policy
-from paywitness.core.problems import ANOTHER_OWNER, STILL_IN_FLIGHT, WHOSE_IS_UNKNOWN, Problem
+from paywitness.core.problems import STILL_IN_FLIGHT, Problem
 from paywitness.core.reply import (
     Reply,
     absent_reply,
@@ -41,7 +41,7 @@ from paywitness.core.reply import (
     refunded_reply,
     unknown_reply,
 )
-from paywitness.engine.calls.context import CallContext, Leader
+from paywitness.engine.calls.context import AttemptContext, CallContext, CallProgress, account_unknown, another_owner
 from paywitness.engine.calls.stored_messages import StoredRequest, open_request, open_response
 from paywitness.engine.calls.waiters import OperationWaiters
 from paywitness.engine.durability.journal_writer import change_of
@@ -50,6 +50,7 @@ from paywitness.journal.base import Journal, OperationChange
 from paywitness.journal.ledger import payment_from_row
 from paywitness.secrets import Vault
 
+_NEW_KEY_OR_UNCHANGED = "Nothing was sent. Use a new key for a new payment, or repeat the first call unchanged."
 _FIRST_POLL_S = 0.05
 _LONGEST_POLL_S = 0.5
 _LONGEST_WAIT_S = 1.0  # another process may find out, and cannot tell us
@@ -63,7 +64,7 @@ class DuplicateCalls:
     vault: Vault
     clock: Clock
     pinned: PinnedPolicies
-    in_flight: dict[str, CallContext]  # by operation id: what this process carries itself
+    in_flight: dict[str, CallProgress]  # by operation id: what this process carries itself
     waiters: OperationWaiters
 
     def holder(self, claim: Claim) -> Operation:
@@ -71,8 +72,9 @@ class DuplicateCalls:
             raise ValueError(f"a claim that is {claim.verdict} names its operation")
         return claim.operation
 
-    async def reply_to(self, context: CallContext, claim: Claim) -> Reply:
-        """The answer to a claim that is not owned, and for whose sake nothing is sent."""
+    async def reply_to(self, context: CallContext, claim: Claim, refusal: str) -> Reply:
+        """The answer to a claim that is not owned, and for whose sake nothing is sent. `refusal`: why the gate let
+        nothing new start, if that is so."""
         match claim.verdict:
             case ClaimVerdict.IN_DOUBT:
                 return unknown_reply(self.holder(claim), context.shape, sent=False)
@@ -86,9 +88,8 @@ class DuplicateCalls:
             case ClaimVerdict.MISMATCH:
                 return self._key_reused(context, self.holder(claim))
             case ClaimVerdict.ABSENT:
-                return problem_reply(
-                    Problem.NOT_SENT, context.refusal, shape=context.shape, provider=context.policy.provider, sent=False
-                )
+                detail, provider = claim.refusal or refusal, context.policy.provider
+                return problem_reply(Problem.NOT_SENT, detail, shape=context.shape, provider=provider, sent=False)
             case _:
                 return self._refused_reply(context, claim)
 
@@ -149,28 +150,26 @@ class DuplicateCalls:
         return pass_through(operation, response, replayed=True)
 
     def _key_reused(self, context: CallContext, operation: Operation) -> Reply:
-        detail = (
-            f"The key was used for another payload at {operation.provider} before. Nothing was sent. "
-            "Use a new key for a new payment, or repeat the first call unchanged."
-        )
+        detail = f"The key was used for another payload at {operation.provider} before. {_NEW_KEY_OR_UNCHANGED}"
         return problem_reply(Problem.KEY_REUSED, detail, operation=operation, shape=context.shape)
 
     async def join(self, context: CallContext, operation: Operation) -> Reply:
         """Wait for whoever carries it, to our own deadline: then 504 if a byte may have left, else 409."""
         owner = self.in_flight.get(operation.id)
         time_left_s = context.deadline_mono - self.clock.mono()
-        if owner is not None and owner is not context:
+        if owner is not None and owner is not context.progress:
             with self.waiters.waiting_for(operation.id, self._outlasts_record(context)):
                 done, _ = await asyncio.wait({owner.finished}, timeout=max(0.0, time_left_s))
-            operation = owner.operation or operation
+            operation = owner.operation
             if done and not owner.finished.cancelled():
-                context.operation, context.delivery_pending = operation, operation.delivery_unknown
+                context.progress.stands_at(operation)
+                context.progress.record_delivery(pending=operation.delivery_unknown)
                 return await self.wait_for_resolution(self._joined_reply(context, owner), context)
             may_have_sent = owner.may_have_sent
         else:
             operation = await self._poll_until_finished(context, operation)
             if operation.lease is None:
-                context.operation = operation
+                context.progress.stands_at(operation)
                 reply = await self._reply_as_recorded(context, operation)
                 return await self.wait_for_resolution(reply, context, recorded_elsewhere=True)
             may_have_sent = operation.state is not State.BACKOFF
@@ -178,26 +177,30 @@ class DuplicateCalls:
             return unknown_reply(operation, context.shape, sent=False, detail=STILL_IN_FLIGHT)
         return problem_reply(Problem.IN_FLIGHT, NOT_YET_SENT, operation=operation, shape=context.shape)
 
-    def _joined_reply(self, context: CallContext, owner: CallContext) -> Reply:
+    def _joined_reply(self, context: CallContext, owner: CallProgress) -> Reply:
         """What the first call came to, told to one that waited for it."""
         reply, operation = owner.finished.result(), owner.operation
-        if reply.problem is None and operation is not None and not context.credential_accepted:
+        if reply.problem is None and not context.credential_accepted:
             return account_unknown(context)
-        if reply.problem is Problem.UNKNOWN and operation is not None:
+        if reply.problem is Problem.UNKNOWN:
             reply = unknown_reply(operation, context.shape, sent=False)  # what this call did: it sent nothing itself
         return replace(reply, headers=(*reply.headers, (b"Paywitness-Replayed", b"true")), replayed=True)
 
     async def wait_for_resolution(
-        self, reply: Reply, context: CallContext, *, recorded_elsewhere: bool = False
+        self,
+        reply: Reply,
+        context: CallContext,
+        *,
+        recorded_elsewhere: bool = False,
+        pays_elsewhere_if_absent: bool = False,
     ) -> Reply:
         """If somebody works on the doubt, wait for what it finds, at most to the caller's deadline; else the reply. A
         whole response of the provider that no row knows is passed on at once: its caller may know it. If another
-        process recorded the end, that one has noted whether anybody heard it."""
-        operation = context.operation
+        process recorded the end, that one has noted whether anybody heard it. `pays_elsewhere_if_absent`: the call made
+        the operation, and takes another route once that is known to be absent."""
         if not recorded_elsewhere:
-            operation = context.operation = await self.mark_undelivered(operation, context)
-        if operation is None:
-            return reply
+            await self.mark_undelivered(context)
+        operation = context.progress.operation
         if reply.problem is Problem.CLOSED_WITHOUT_RESPONSE:
             return await self._reply_as_recorded(
                 context, operation
@@ -205,32 +208,37 @@ class DuplicateCalls:
         if operation.state is not State.UNKNOWN or not self.waiters.resolver_running or reply.problem is None:
             return reply
         with self.waiters.waiting_for(operation.id, self._outlasts_record(context)):
-            return await self._wait_while_in_doubt(reply, context, operation)
+            return await self._wait_while_in_doubt(
+                reply, context, operation, pays_elsewhere_if_absent=pays_elsewhere_if_absent
+            )
 
-    async def _wait_while_in_doubt(self, reply: Reply, context: CallContext, operation: Operation) -> Reply:
+    async def _wait_while_in_doubt(
+        self, reply: Reply, context: CallContext, operation: Operation, *, pays_elsewhere_if_absent: bool
+    ) -> Reply:
         """Wait until it is resolved, or the caller's time is up. If an event ended it during a re-send, wait for that
         too: whoever carries the re-send notes whether the reply reached anybody."""
         recorded_here = False
         while _is_unresolved(operation) and operation.incident is None and context.still_there():
             time_left_s = context.deadline_mono - self.clock.mono()
-            if context.pays_elsewhere_if_absent and operation.absence_shown:
+            if pays_elsewhere_if_absent and operation.absence_shown:
                 break  # it is this call's to end it
             if time_left_s <= 0 or self._idle_s(operation) > time_left_s:
                 break  # nobody will look at it before the caller's time is up: it may know that now
-            if self._has_told_all(context, operation, time_left_s):
+            settle_s = context.policy.resolve.settle_s if pays_elsewhere_if_absent else None
+            if self._has_told_all(context, operation, time_left_s, settle_s):
                 break
             wait_s = min(time_left_s, _LONGEST_WAIT_S)
             recorded_here = await self.waiters.wait_for_change(operation.id, wait_s, self._outlasts_record(context))
             operation = await self.journal.read(operation.id) or operation
             if operation.state is State.REQUIRES_REVIEW:
                 break
-        context.operation = operation
+        context.progress.stands_at(operation)
         if _is_unresolved(operation) or blocks_replay(operation):
             return reply
         reply = await self._reply_as_recorded(context, operation)
         if recorded_here:
             # The journal may have taken longer than it ever should, and the caller has been told 504.
-            context.operation = await self.mark_undelivered(context.operation, context)
+            await self.mark_undelivered(context)
         return reply
 
     def _outlasts_record(self, context: CallContext) -> Callable[[], bool]:
@@ -243,9 +251,12 @@ class DuplicateCalls:
             return 0.0
         return operation.due_at - self.clock.now()
 
-    def _has_told_all(self, context: CallContext, operation: Operation, time_left_s: float) -> bool:
+    def _has_told_all(
+        self, context: CallContext, operation: Operation, time_left_s: float, settle_s: float | None
+    ) -> bool:
         """Whether the caller's time brings nothing more: the provider's error came whole, so nothing of it is on its
-        way, and an inquiry has shown nothing, either late enough to be trusted or with no time left for a later one."""
+        way, and an inquiry has shown nothing, either late enough to be trusted or with no time left for a later one.
+        `settle_s`: of a call that pays elsewhere if nothing was executed; None of any other."""
         if operation.lease is not None or not operation.checks_done:
             return False
         if not operation.doubt or not operation.doubt <= operation.answered_attempts:
@@ -258,37 +269,41 @@ class DuplicateCalls:
         if not lags_s:
             return False  # it cannot be asked about: a webhook event may still tell
         trusted_at, until_at = quiet_since(operation) + max(lags_s), self.clock.now() + time_left_s
-        if context.pays_elsewhere_if_absent and trusted_at + context.policy.resolve.settle_s <= until_at:
+        if settle_s is not None and trusted_at + settle_s <= until_at:
             return False  # by then it may be known that nothing was executed, and paid elsewhere
         return operation.updated_at >= trusted_at or trusted_at > until_at
 
-    async def mark_undelivered(self, operation: Operation | None, context: CallContext) -> Operation | None:
+    async def mark_undelivered(self, context: AttemptContext) -> None:
         """What this call saw paid or accepted, noted as unheard if its caller has gone or may not see it, and nobody
         else heard it or waits. An event that overtook the answer left this to whoever carries it."""
-        if operation is None or operation.guard is None or operation.undelivered or operation.takeover:
-            return operation
+        operation = context.progress.operation
+        if operation.guard is None or operation.undelivered or operation.takeover:
+            return
         if operation.lease is not None or not (operation.state is State.SUCCEEDED or operation.state is State.PENDING):
-            return operation
-        if context.credential_accepted and not context.caller_gone:
+            return
+        if context.may_see_reply and not context.caller_gone:
             self.waiters.note_heard(operation.id)
-            return operation
+            return
         if self.waiters.was_heard(operation.id) or self.waiters.has_waiter(operation.id):
-            return operation
-        return await self._record_delivery(operation, operation.changed(undelivered=True), "answer_not_heard")
+            return
+        after = operation.changed(undelivered=True)
+        context.progress.stands_at(await self._record_delivery(operation, after, "answer_not_heard"))
 
     async def record_whether_delivered(self, context: CallContext, reply: Reply, *, is_delivered: bool) -> None:
         """The call has ended. If its end was recorded as undelivered, because its caller's time was nearly up, it is
         recorded now whether the caller got the reply. Not before: the deadline could pass during that write too. If
         duplicates of the call still wait, the last of them records that nobody got it."""
-        operation = context.operation
-        if operation is None or operation.guard is None or not operation.undelivered:
+        operation = context.progress.operation
+        if operation.guard is None or not operation.undelivered:
             return
         if self.waiters.was_heard(operation.id):
             return
         tells_it = reply.operation_id == operation.id and reply.outcome in _WITH_EFFECT_OUTCOMES
         if is_delivered and tells_it:
             self.waiters.note_heard(operation.id)
-        elif not (context.delivery_pending and operation.delivery_unknown) or self.waiters.is_awaited(operation.id):
+        elif not (context.progress.delivery_pending and operation.delivery_unknown) or self.waiters.is_awaited(
+            operation.id
+        ):
             return
         await self._write_delivery(operation, is_delivered=is_delivered and tells_it)
 
@@ -333,7 +348,7 @@ class DuplicateCalls:
         time_left_s = context.deadline_mono - self.clock.mono() - ATTEMPT_TIME_MIN_S
         if time_left_s <= 0 or context.caller_gone:
             return False
-        if owner is not None and owner is not context:
+        if owner is not None and owner is not context.progress:
             done, _ = await asyncio.wait({owner.finished}, timeout=time_left_s)
             return bool(done) and context.still_there()
         operation = await self._poll_until_finished(context, operation)
@@ -363,12 +378,17 @@ class DuplicateCalls:
         _, sealed = await self.journal.sealed(operation.id)
         credential_matches = context.credential_accepted
         if credential_matches and operation.undelivered and self._waits_for_record(context):
-            context.operation = operation = await self._write_delivery(operation, is_delivered=True)
+            operation = await self._write_delivery(operation, is_delivered=True)
+            context.progress.stands_at(operation)
+            self.waiters.note_heard(operation.id)
         elif credential_matches and operation.undelivered and not context.caller_gone:
             # Its time is nearly up. Until it is recorded whether it was told, nobody else is given the reply.
             pending = operation.changed(delivery_unknown=True)
-            context.delivery_pending = True
-            context.operation = operation = await self._record_delivery(operation, pending, "answer_under_way")
+            context.progress.record_delivery(pending=True)
+            operation = await self._record_delivery(operation, pending, "answer_under_way")
+            context.progress.stands_at(operation)
+        elif credential_matches and not context.caller_gone:
+            self.waiters.note_heard(operation.id)
         return self.replay(context, operation, sealed, credential_matches=credential_matches)
 
     async def _reply_of_fallback(self, context: CallContext, first: Operation, fallback_id: str) -> Reply:
@@ -376,7 +396,7 @@ class DuplicateCalls:
         second = await self.journal.read(fallback_id)
         if second is None:
             return unknown_reply(first, context.shape, sent=False)
-        context.operation = second
+        context.progress.stands_at(second)
         return await self.join(context, second)
 
     async def _is_given_back(self, context: CallContext, operation: Operation) -> bool:
@@ -391,7 +411,7 @@ class DuplicateCalls:
     def _waits_for_record(self, context: CallContext) -> bool:
         """Whether the caller gets the reply after one more write. One whose call sent nothing is told no 504 at its
         deadline: it gets the reply a little later."""
-        return context.outlasts_record(self.clock.mono()) or not (context.caller_gone or context.may_have_sent)
+        return context.outlasts_record(self.clock.mono()) or not (context.caller_gone or context.progress.may_have_sent)
 
     async def stored_policy_and_request(
         self, context: CallContext, claim: Claim
@@ -416,26 +436,36 @@ def _is_unresolved(operation: Operation) -> bool:
     return operation.state.in_doubt or is_reply_under_way(operation)
 
 
-def account_unknown(context: CallContext) -> Reply:
-    """504: another credential's operation answers the call, and whose that one is is not known. It is not named."""
-    provider = context.policy.provider
-    return problem_reply(Problem.ACCOUNT_UNKNOWN, WHOSE_IS_UNKNOWN, shape=context.shape, provider=provider)
-
-
-def another_owner(context: CallContext, why: str = ANOTHER_OWNER) -> Reply:
-    """403: the provider or the policy says that the credential is of another owner than the account."""
-    provider = context.policy.provider
-    return problem_reply(Problem.CREDENTIAL_NOT_RECOGNISED, why, shape=context.shape, provider=provider)
-
-
 NOT_YET_SENT = "The same call is under way and has not been sent yet. Repeat with the same key."
 
 
 # --- Single flight
 
-ReplyFromJournal = Callable[
-    [CallContext], Awaitable[Reply | None]
-]  # None: nothing is known that answers it, and it may send
+
+@dataclass(slots=True, eq=False)
+class Leader:
+    """The call that is ahead under its key."""
+
+    operation: Operation  # that it would start
+    claim_answered: bool = False  # its claim was answered, or is not made after all
+    _released: asyncio.Future[None] | None = None  # of those behind it; most have nobody behind them
+
+    def release_followers(self) -> None:
+        self.claim_answered = True
+        if self._released is not None and not self._released.done():
+            self._released.set_result(None)
+
+    async def wait_for_claim(self, within_s: float) -> bool:
+        """Whether its claim was answered in time."""
+        if not self.claim_answered and within_s > 0:
+            if self._released is None:
+                self._released = asyncio.get_running_loop().create_future()
+            await asyncio.wait({self._released}, timeout=within_s)
+        return self.claim_answered
+
+
+# None: nothing is known that answers the call, and it may send.
+ReplyFromJournal = Callable[[CallContext], Awaitable[Reply | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,9 +474,9 @@ class SingleFlight:
 
     async def join_or_lead(
         self, context: CallContext, reply_from_journal: ReplyFromJournal, clock: Clock
-    ) -> Reply | None:
-        """What whoever is ahead under the key comes to. None: nothing that answers this one, which goes by itself, and
-        is ahead of those who come from now on."""
+    ) -> Reply | Leader:
+        """What whoever is ahead under the key comes to. A leader: nothing answers this call, which goes by itself, and
+        is ahead of those that come from now on."""
         key, finished_leader = context.identity.key, None
         while (leader := self._leaders.get(key)) is not None and leader is not finished_leader:
             in_time = await leader.wait_for_claim(context.deadline_mono - clock.mono())
@@ -454,18 +484,16 @@ class SingleFlight:
                 return reply
             if not in_time:  # nothing was found, not even a doubt; "not sent" may yet become a lie by the one ahead
                 ahead = leader.operation
-                if ahead is not None and ahead.credential != context.identity.credential:
+                if ahead.credential != context.identity.credential:
                     return account_unknown(context)
                 return problem_reply(Problem.IN_FLIGHT, NOT_YET_SENT, operation=ahead, shape=context.shape)
             finished_leader = leader  # that one was refused, or has ended without effect, or what it left is in doubt
-        self._leaders[key] = context.leader = Leader(context.operation)
-        return None
+        leader = self._leaders[key] = Leader(context.fresh)
+        return leader
 
-    def leave(self, context: CallContext) -> None:
+    def leave(self, leader: Leader) -> None:
         """Its call is answered."""
-        leader, context.leader = context.leader, None
-        if leader is None:
-            return
         leader.release_followers()
-        if self._leaders.get(context.identity.key) is leader:
-            del self._leaders[context.identity.key]
+        key = leader.operation.key
+        if self._leaders.get(key) is leader:
+            del self._leaders[key]

@@ -33,13 +33,14 @@ from paywitness.core.fallback import (
 )
 from paywitness.core.identity import credential_of, request_hash_of
 from paywitness.core.lifecycle import Event
+from paywitness.core.limit_info import LimitInfo
 from paywitness.core.operation import FallbackLink, Finding, Operation
 from paywitness.core.policy import Policy
 from paywitness.core.provider_contract import OperationKind
 from paywitness.core.recognise import recognise_under
 from paywitness.core.record import record
-from paywitness.engine.calls.context import CallContext
-from paywitness.engine.calls.gate import Gate
+from paywitness.engine.calls.context import AttemptPermit, CallContext
+from paywitness.engine.calls.gate import Gate, GateDecision
 from paywitness.engine.calls.stored_messages import StoredRequest, seal_request, with_header
 from paywitness.engine.durability.journal_writer import change_of
 from paywitness.engine.durability.leases import Leases
@@ -62,6 +63,23 @@ class FirstEnd:
     event: Event
     cause: FallbackCause
     finding: Finding | None = None  # of inquiries, if they ended a doubt
+
+
+@record
+class RouteTaken:
+    """The first has ended, and another operation was started for it."""
+
+    context: CallContext  # the call at the other route
+    operation: Operation
+    permit: AttemptPermit  # of its first attempt
+
+
+@record
+class NoRoute:
+    """No listed route could be taken."""
+
+    choice: FallbackChoice
+    limit_info: LimitInfo | None  # what kept the call from the last route that was tried
 
 
 @record
@@ -88,36 +106,44 @@ class Fallbacks:
 
     async def take(
         self, context: CallContext, first: Operation, end: FirstEnd, decision: Decision
-    ) -> tuple[Operation | None, FallbackChoice]:
-        """End the first and start another for it by the first of the listed routes that can be taken; the call is then
-        the second's. And what became of each route. None: nothing was written. Raises JournalUnavailable."""
+    ) -> RouteTaken | NoRoute:
+        """End the first and start another for it by the first of the listed routes that can be taken. No route: nothing
+        was written. Raises JournalUnavailable."""
         if first.doubt and end.cause is not FallbackCause.ABSENT:
             raise IllegalTransition(f"{first.id} is in doubt: nothing may stand for it")
-        routes = self._routes(context, first, end.cause)
+        context.progress.begin_attempt()  # at another route: waiting for its turn there is part of it
+        routes, limit_info = self._routes(context, first, end.cause), None
         revision, seen = first.revision, list[RouteCandidate]()
         for number, route in enumerate(routes, 1):
             if route.policy is None:
                 seen.append(route.candidate)
                 continue
-            refused = await self.gate.before_attempt(context, first, route.policy)
-            if refused is not None:
-                verdict = _GATE_VERDICTS.get(refused.detail, RouteVerdict.NO_ROOM)
-                seen.append(RouteCandidate(route.candidate.to, verdict, refused.detail))
+            permit = await self.gate.before_attempt(context, first, route.policy)
+            if isinstance(permit, GateDecision):
+                limit_info = permit.limit_info
+                verdict = _GATE_VERDICTS.get(permit.refusal, RouteVerdict.NO_ROOM)
+                seen.append(RouteCandidate(route.candidate.to, verdict, permit.refusal))
                 continue
-            taken = FallbackChoice(
+            choice = FallbackChoice(
                 end.cause,
                 (*seen, route.candidate, *_unless_told(routes[number:], RouteVerdict.EARLIER_TAKEN)),
                 revision,
                 first.attempts,
             )
-            second, verdict = await self._start(context, first, end, decision, route.policy, route.parameters, taken)
-            if second is not None:
-                return second, taken
-            await self.gate.release(context)
-            seen.append(RouteCandidate(route.candidate.to, verdict))
+            try:
+                started = await self._start(
+                    context, first, end, decision, route.policy, route.parameters, choice, permit
+                )
+            except BaseException:
+                await self.gate.release(permit)
+                raise
+            if isinstance(started, RouteTaken):
+                return started
+            await self.gate.release(permit)
+            seen.append(RouteCandidate(route.candidate.to, started))
             seen += _unless_told(routes[number:], RouteVerdict.NOT_CONSIDERED)
             break
-        return None, FallbackChoice(end.cause, tuple(seen), revision, first.attempts)
+        return NoRoute(FallbackChoice(end.cause, tuple(seen), revision, first.attempts), limit_info)
 
     async def _start(
         self,
@@ -128,12 +154,12 @@ class Fallbacks:
         policy: Policy,
         parameters: Mapping[str, str],
         choice: FallbackChoice,
-    ) -> tuple[Operation | None, RouteVerdict]:
-        """End the first and start its fallback, in one step. None where somebody was faster: then nothing was
-        written."""
-        saved = (context.policy, context.identity, context.request, context.operation)
+        permit: AttemptPermit,
+    ) -> RouteTaken | RouteVerdict:
+        """End the first and start its fallback, in one step. A verdict if somebody was faster, or the key is in use:
+        then nothing was written."""
         reason = label_of(end.cause, first.result_class)
-        second = self._second(context, first, policy, parameters, reason)
+        there, second = self._second(context, first, policy, parameters, reason)
         link = FallbackLink(policy.provider, second.id, second.fallback_reason)
         change = change_of(
             first,
@@ -146,55 +172,49 @@ class Fallbacks:
             finding=end.finding,
             fallback=choice,
         )
-        storable = context.request.without_body() if context.holds_unstorable_data else context.request
+        storable = there.request.without_body() if context.holds_unstorable_data else there.request
         request = ClaimRequest(
             fresh=second,
             token=context.token,
             permitted=True,
             lease_s=self.leases.lease_s,
             sealed_request=seal_request(self.vault, storable, second.id),
-            key_stem=context.identity.key_stem,
+            key_stem=there.identity.key_stem,
         )
         requested_boot = self.clock.boot()
-        claim, verdict = None, RouteVerdict.OVERTAKEN
         try:
             ended, claim = await self.journal.fall_back(change, request)
-            verdict = RouteVerdict.KEY_IN_USE
         except StaleWrite:
-            claim = None
-        finally:
-            started = claim is not None and claim.verdict is ClaimVerdict.OWNED and claim.operation is not None
-            if not started:
-                context.policy, context.identity, context.request, context.operation = saved
-        if claim is None or not started or claim.operation is None:
-            return None, verdict
+            return RouteVerdict.OVERTAKEN
+        if claim.verdict is not ClaimVerdict.OWNED or claim.operation is None:
+            return RouteVerdict.KEY_IN_USE
         self.leases.hold(claim.operation.id, context.token, requested_boot, claim.operation, request.sealed_request)
         if self.rollback is not None:
             self.rollback.remember(ended)
             self.rollback.remember(claim.operation, sealed_request=request.sealed_request)
         self._emit_events(first, ended, claim.operation)
-        context.go_on_as(claim.operation, journal_at=claim.now, journal_boot=self.clock.boot())
-        return claim.operation, RouteVerdict.TAKEN
+        there.progress.take_other_route(claim.operation)
+        return RouteTaken(there, claim.operation, permit)
 
     def _second(
         self, context: CallContext, first: Operation, policy: Policy, parameters: Mapping[str, str], reason: str
-    ) -> Operation:
-        """The operation that stands for the first. The call becomes one of the other route's."""
+    ) -> tuple[CallContext, Operation]:
+        """The call at the other route, and the operation that stands for the first."""
         secret = self.vault.identity_secret
         recognised = recognise_under(
             policy, context.call, context.tree, dict(parameters), secret, lambda: first.client_key
         )
-        context.policy, context.identity = policy, recognised.identity
-        context.request = self._with_own_credentials(policy, context.request)
+        there = context.rerouted_to(policy, recognised.identity, self._with_own_credentials(policy, context.request))
         now = self.clock.now()
-        return recognised.fresh_operation(self.randomness.operation_id(now), now).changed(
+        second = recognised.fresh_operation(self.randomness.operation_id(now), now).changed(
             # The amount, and whether the request may be stored, stay as the first route's policy read them.
             money=context.expected.money,
-            request_hash=_hash_of(context.request, secret) if context.holds_unstorable_data else "",
+            request_hash=_hash_of(there.request, secret) if context.holds_unstorable_data else "",
             fallback_of=first.id,
             fallback_from=first.provider,
             fallback_reason=reason,
         )
+        return there, second
 
     def _emit_events(self, first: Operation, ended: Operation, second: Operation) -> None:
         """That the first has ended is told by its fallback's end; that its doubt is over, at once."""

@@ -26,7 +26,7 @@ from paywitness.core.provider_health import UNHEALTHY_CLASSES, HealthSample, hea
 from paywitness.core.record import record
 from paywitness.core.result import Classification
 from paywitness.core.retry import retry_after_of
-from paywitness.engine.calls.context import AttemptPermit, CallContext
+from paywitness.engine.calls.context import AttemptContext, AttemptPermit, CallContext
 from paywitness.limits.admission import Admission, NotAdmitted
 from paywitness.limits.circuits import Circuits, Probe
 from paywitness.policy.book import PolicyBook
@@ -64,6 +64,11 @@ class GateDecision:
     def queue_full(self) -> bool:
         return self.refusal == AdmissionRefusal.QUEUE_FULL
 
+    def as_evidence(self) -> Evidence:
+        """The evidence of an attempt that this refusal kept from the wire."""
+        fault = WireFault.CIRCUIT_OPEN if self.by_circuit else WireFault.NOT_ADMITTED
+        return Evidence.refused_by_limits(fault, self.refusal)
+
 
 _BY_CIRCUIT = frozenset(CircuitRefusal)
 _DRAINING = GateDecision(
@@ -79,7 +84,8 @@ _ROLLED_BACK = GateDecision(
 )
 
 
-def _never(*_: object) -> bool:
+def never(*_: object) -> bool:
+    """Of a journal that cannot roll back."""
     return False
 
 
@@ -90,8 +96,8 @@ class Gate:
     book: Callable[[], PolicyBook]
     clock: Clock
     calls_max: int
-    recently_rolled_back: Callable[[], bool] = _never  # whether the journal may have forgotten what it took
-    end_may_be_lost: Callable[[Operation], bool] = _never  # and whether an end that was told is part of that
+    recently_rolled_back: Callable[[], bool] = never  # whether the journal may have forgotten what it took
+    end_may_be_lost: Callable[[Operation], bool] = never  # and whether an end that was told is part of that
     draining: bool = False
     recovered: set[str] = field(default_factory=set)  # providers that answer again; whoever tells the journal clears it
     _failures_in_a_row: Counter[str] = field(default_factory=Counter)
@@ -113,7 +119,7 @@ class Gate:
         if not decision.granted and decision.by_circuit and _falls_back_when_open(context, policy):
             return GateDecision(True)  # it starts, is held back at once, and goes on by another route
         if decision.attempt_permit is not None and decision.waited and not context.still_there():
-            await self.release_permit(decision.attempt_permit, None)
+            await self.release(decision.attempt_permit)
             return _CALLER_LEFT
         return decision
 
@@ -145,7 +151,7 @@ class Gate:
         if probe is None and admitted.waited_s > 0:  # it may have gone down meanwhile
             view = self.circuits.view(provider, group, party)
             if view.decision is not CircuitDecision.PERMIT:
-                await self.release_permit(attempt_permit, None)
+                await self.release(attempt_permit)
                 return _refused_by_circuit(provider, view)
         return GateDecision(True, "", "", 0.0, attempt_permit, waited=held_s > 0 or admitted.waited_s > 0)
 
@@ -166,55 +172,48 @@ class Gate:
         per_try_s = timeouts.connect_s + timeouts.tls_s + timeouts.first_byte_s
         return await self.circuits.take_probe(policy.provider, group, per_try_s, repeatable=repeatable)
 
-    async def before_attempt(self, context: CallContext, operation: Operation, policy: Policy) -> Evidence | None:
-        """Before each attempt: None where it may go to the wire, else the evidence that it did not."""
-        context.byte_started = False  # of this attempt, from here on: waiting for its turn is part of it
+    async def before_attempt(
+        self, context: AttemptContext, operation: Operation, policy: Policy, held: AttemptPermit | None = None
+    ) -> AttemptPermit | GateDecision:
+        """The permit of the next attempt: the one that the call holds already, else another; or why there is none."""
         if context.in_background and self.end_may_be_lost(operation):
-            await self.release(context)
-            context.limit_info = _ROLLED_BACK.limit_info
-            return Evidence.refused_by_limits(WireFault.NOT_ADMITTED, _ROLLED_BACK.refusal)
-        if context.permit is not None:
-            return None
+            await self.release(held)
+            return _ROLLED_BACK
+        if held is not None:
+            return held
         traffic_class = TrafficClass.RESOLUTION if context.caller_gone else _TRAFFIC_CLASSES[context.priority]
         time_left_s = self._time_left_s(context) if not operation.doubt else policy.timeouts.deadline_s
         decision = await self.acquire(
             policy, CallGroup.WRITE, traffic_class, time_left_s, held_party(policy, operation)
         )
-        if decision.granted:
-            context.permit, context.limit_info = decision.attempt_permit, None
-            return None
-        context.limit_info = decision.limit_info
-        fault = WireFault.CIRCUIT_OPEN if decision.by_circuit else WireFault.NOT_ADMITTED
-        return Evidence.refused_by_limits(fault, decision.refusal)
+        return decision.attempt_permit or decision
 
-    async def release(
-        self, context: CallContext, evidence: Evidence | None = None, classification: Classification | None = None
+    def sample_of(
+        self, attempt_permit: AttemptPermit, evidence: Evidence, classification: Classification
     ) -> HealthSample | None:
-        """The call's turn is over, with what its attempt showed; or nothing is sent by it after all."""
-        attempt_permit, context.permit = context.permit, None
-        health_sample = None
-        if attempt_permit is not None and evidence is not None and classification is not None:
-            reading = classification.result_class
-            requested_s = retry_after_of(evidence.response, self.clock.now()) if reading in UNHEALTHY_CLASSES else None
-            health_sample = health_sample_of(reading, evidence, self._slow_after_s(attempt_permit), requested_s)
-        if attempt_permit is not None:
-            await self.release_permit(attempt_permit, health_sample)
-        return health_sample
+        """What an attempt shows of the provider's health."""
+        reading = classification.result_class
+        requested_s = retry_after_of(evidence.response, self.clock.now()) if reading in UNHEALTHY_CLASSES else None
+        return health_sample_of(reading, evidence, self._slow_after_s(attempt_permit), requested_s)
 
     async def release_inquiry_permit(
         self, attempt_permit: AttemptPermit, evidence: Evidence | None
     ) -> HealthSample | None:
         """An inquiry's turn is over. None: nobody was asked."""
         if evidence is None:
-            await self.release_permit(attempt_permit, None)
+            await self.release(attempt_permit)
             return None
         requested_s = retry_after_of(evidence.response, self.clock.now())
         health_sample = health_sample_of_inquiry(evidence, self._slow_after_s(attempt_permit), requested_s)
-        await self.release_permit(attempt_permit, health_sample)
+        await self.release(attempt_permit, health_sample)
         return health_sample
 
-    async def release_permit(self, attempt_permit: AttemptPermit, health_sample: HealthSample | None) -> None:
-        """Never raises for the limits' own sake: what the attempt showed of the payment matters more."""
+    async def release(self, attempt_permit: AttemptPermit | None, health_sample: HealthSample | None = None) -> None:
+        """The turn is over, with what the attempt showed of the provider. No sample: nothing was sent. Never raises for
+        the limits' own sake: what the attempt showed of the payment matters more."""
+        if attempt_permit is None or attempt_permit.is_released:
+            return
+        attempt_permit.is_released = True
         provider = attempt_permit.policy.provider
         try:
             self.admission.release(attempt_permit.admitted, health_sample)
@@ -232,7 +231,7 @@ class Gate:
         provider = self.book().providers.get(attempt_permit.policy.provider)
         return (provider.circuit if provider is not None else CircuitRules()).slow_after_s
 
-    def _time_left_s(self, context: CallContext) -> float:
+    def _time_left_s(self, context: AttemptContext) -> float:
         return max(0.0, context.deadline_mono - self.clock.mono())
 
 

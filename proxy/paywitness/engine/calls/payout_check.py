@@ -57,10 +57,10 @@ class PayoutCheck:
         secret = self.environment.get(hook.secret)
         if not secret:
             return f"{hook.secret} is not set"
-        operation, parts = context.operation, urlsplit(hook.url)
+        operation, parts = context.fresh, urlsplit(hook.url)
         target = f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}".encode("latin-1")
         body = json.dumps(_question(context), ensure_ascii=True, separators=(",", ":")).encode()
-        message_id = f"check_{operation.id}" if operation is not None else "check"
+        message_id = f"check_{operation.id}"
         try:
             headers = (
                 (b"Content-Type", b"application/json"),
@@ -101,9 +101,9 @@ def _is_allowed(body: bytes) -> bool:
 def _question(context: CallContext) -> dict[str, Any]:
     """What is asked. The beneficiary stands in it as the request names it: whoever is asked judges by that."""
     policy, money, guard = context.policy, context.expected.money, context.identity.guard
-    rules, call, operation = policy.payout, context.call, context.operation
+    rules, call, operation = policy.payout, context.call, context.fresh
     return {
-        "operation": operation.id if operation is not None else None,
+        "operation": operation.id,
         "provider": policy.provider,
         "name": policy.operation,
         "account": context.identity.account,

@@ -24,20 +24,29 @@ from paywitness.core.external_evidence import EvidenceSource, conclude_external
 from paywitness.core.fallback import FALLBACKS_MAX, FallbackCause, FallbackChoice, cause_of
 from paywitness.core.inquiry import CONFIRMED_ABSENT, is_settled, quiet_since
 from paywitness.core.lifecycle import Event, advance
+from paywitness.core.limit_info import LimitInfo
 from paywitness.core.operation import Finding, FindingKind, Operation, State
+from paywitness.core.payment import Payment
 from paywitness.core.payment_evidence import without_doubt_of_others
 from paywitness.core.payout import PayoutClaim, PayoutRefusal
 from paywitness.core.policy import Policy
 from paywitness.core.problems import ATTEMPT_NOT_RECORDED, JOURNAL_FORGOT
+from paywitness.core.record import record
 from paywitness.core.reply import Reply, absent_reply, reply_for, unknown_reply
 from paywitness.core.result import Classification, Effect, ResultClass
 from paywitness.engine import failpoints
-from paywitness.engine.calls.attempt_recorder import AttemptRecorder
+from paywitness.engine.calls.attempt_recorder import AttemptRecorder, AttemptResult
 from paywitness.engine.calls.attempt_sender import AttemptSender
-from paywitness.engine.calls.context import CallContext, attempt_summary, decision_context_of
-from paywitness.engine.calls.duplicates import DuplicateCalls
-from paywitness.engine.calls.fallback import Fallbacks, FirstEnd
-from paywitness.engine.calls.gate import Gate
+from paywitness.engine.calls.context import (
+    AttemptContext,
+    AttemptPermit,
+    CallContext,
+    attempt_summary,
+    decision_context_of,
+)
+from paywitness.engine.calls.duplicates import DuplicateCalls, Leader
+from paywitness.engine.calls.fallback import Fallbacks, FirstEnd, RouteTaken
+from paywitness.engine.calls.gate import Gate, GateDecision
 from paywitness.engine.calls.long_work import LongWork
 from paywitness.engine.calls.payout_check import PayoutCheck
 from paywitness.engine.calls.refused_lookups import RefusedLookups
@@ -47,9 +56,23 @@ from paywitness.engine.durability.journal_writer import JournalWriter, change_of
 from paywitness.engine.durability.leases import Leases
 from paywitness.engine.failpoints import Failpoints
 from paywitness.engine.resolution.late_evidence import LateEvidence, LateEvidenceRecorder
+from paywitness.limits.budgets import Grant
 from paywitness.secrets import Vault
 from paywitness.tasks import TaskRefused, Tasks
 from paywitness.telemetry.events import EvidenceKind, transition_events
+
+
+@record
+class CallEnd:
+    """How a call ended for its caller."""
+
+    reply: Reply
+    limit_info: LimitInfo | None = None  # what held it back last
+    rerouted: CallContext | None = None  # the call at the route that it fell back to; None: it stayed at its own
+    waits_for: Operation | None = None  # a movement of the same payment that is in flight: it may be tried again
+
+    def with_reply(self, reply: Reply) -> CallEnd:
+        return self if reply is self.reply else replace(self, reply=reply)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,42 +96,34 @@ class CallPipeline:
     refused_lookups: RefusedLookups
     long_work: LongWork = field(default_factory=LongWork)
 
-    async def run(self, context: CallContext, *, permitted: bool) -> Reply:
-        await self.failpoints.hit(failpoints.CALL_RECEIVED)
-        context.waits_for = None
-        if permitted and context.payout_claim is not None and context.payout_claim.check_first:
-            claim = await self._claim_after_check(context, context.payout_claim)
-        elif permitted:
-            claim = await self.journal_writer.claim(context, permitted=True)
-        else:
-            claim = await self.refused_lookups.claim(context)
-        if context.leader is not None:
-            context.leader.release_followers()
-        if claim.verdict is ClaimVerdict.OWNED and claim.operation is not None:
-            await self.failpoints.hit(failpoints.SENDING_RECORDED)
-            reply = await self.run_attempts(context, claim.operation, context.policy)
-            return await self._wait_or_pay_elsewhere(context, reply)
-        if claim.verdict is ClaimVerdict.IN_DOUBT and context.permit is not None:
-            return await self.resume_unknown(context, claim)
-        await self.gate.release(context)
-        context.waits_for = claim.operation if claim.waits else None
-        return await self.duplicates.reply_to(context, claim)
-
-    async def _claim_after_check(self, context: CallContext, payout: PayoutClaim) -> Claim:
-        """The claim of a payout whose policy asks somebody first. Asked only if the payout would start: what is known,
-        guarded, over a cap or not approved is told without. Nothing is journalled before it is allowed."""
-        claim = await self.journal_writer.claim(context, permitted=True)
-        if claim.verdict is not ClaimVerdict.ABSENT:
-            return claim
-        await self.gate.release(context)  # whoever is asked may hang, and others want the place at the provider
-        if not await self.payout_check.allows(context):
-            return Claim(ClaimVerdict.CHECK_REFUSED, None, claim.now, payout=PayoutRefusal())
-        context.payout_claim = replace(payout, check_first=False)
-        decision = await self.gate.admit(context, 0)
-        context.permit, context.refusal = decision.attempt_permit, decision.detail
-        if context.permit is None:
-            return await self.refused_lookups.claim(context)
-        return await self.journal_writer.claim(context, permitted=True)
+    async def run(self, context: CallContext, decision: GateDecision, leader: Leader) -> CallEnd:
+        """Carry a call that the gate has judged to a reply, or to a recorded doubt."""
+        permit = decision.attempt_permit
+        try:
+            await self.failpoints.hit(failpoints.CALL_RECEIVED)
+            if decision.granted:
+                claim = await self.journal_writer.claim(context, permitted=True)
+            else:
+                claim = await self.refused_lookups.claim(context)
+            if decision.granted and claim.verdict is ClaimVerdict.ABSENT and _is_checked_first(context.payout_claim):
+                await self.gate.release(permit)  # the one who is asked may hang, and others want the place
+                if await self.payout_check.allows(context):
+                    checked = context.after_payout_check()
+                    return await self.run(checked, await self.gate.admit(checked, 0), leader)
+                claim = Claim(ClaimVerdict.CHECK_REFUSED, None, claim.now, payout=PayoutRefusal())
+            leader.release_followers()
+            context = context.seen_by(claim)
+            if claim.verdict is ClaimVerdict.OWNED and claim.operation is not None:
+                await self.failpoints.hit(failpoints.SENDING_RECORDED)
+                end = await self.run_attempts(context, claim.operation, context.policy, claim.payment, permit)
+                return await self._wait_or_pay_elsewhere(context, end, claim.payment)
+            if claim.verdict is ClaimVerdict.IN_DOUBT and permit is not None:
+                return await self.resume_unknown(context, claim, permit)
+            await self.gate.release(permit)
+            reply = await self.duplicates.reply_to(context, claim, decision.detail)
+            return CallEnd(reply, waits_for=claim.operation if claim.waits else None)
+        finally:
+            await self.gate.release(permit)
 
     def check_journal_remembers(self) -> None:
         """A journal that has just lost its last moments, or all it had, cannot say that nothing was sent."""
@@ -116,33 +131,34 @@ class CallPipeline:
         if rollback is not None and rollback.recently_rolled_back():
             raise JournalNotAsked(JOURNAL_FORGOT)
 
-    async def reply_to_refused(self, context: CallContext) -> Reply | None:
+    async def reply_to_refused(self, context: CallContext, refusal: str) -> Reply | None:
         """As `reply_from_journal`, for a call that our limits refuse unless it waits: so many look-ups at once."""
-        return await self._reply_to(context, await self.refused_lookups.claim(context))
+        return await self._reply_to(context, await self.refused_lookups.claim(context), refusal)
 
     async def reply_from_journal(self, context: CallContext) -> Reply | None:
         """What is known under key and guard answers one that has no place at the provider. None: it would have to send,
         which is never so of a doubt when its time is up."""
-        return await self._reply_to(context, await self.journal_writer.claim(context, permitted=False))
+        return await self._reply_to(context, await self.journal_writer.claim(context, permitted=False), "")
 
-    async def _reply_to(self, context: CallContext, claim: Claim) -> Reply | None:
+    async def _reply_to(self, context: CallContext, claim: Claim, refusal: str) -> Reply | None:
         if claim.verdict is ClaimVerdict.ABSENT or claim.waits:
             return None  # what only waits for another movement of its payment does so when it asks to start
+        context = context.seen_by(claim)
         if claim.verdict is not ClaimVerdict.IN_DOUBT:
-            return await self.duplicates.reply_to(context, claim)
-        fresh, resend = context.operation, await self._plan_resend(context, claim)
+            return await self.duplicates.reply_to(context, claim, refusal)
+        resend = await self._plan_resend(context, claim, None)
         if isinstance(resend, Reply):
             return resend
-        context.operation, context.tries = fresh, 1  # it claims as it came
+        context.progress.stands_at(context.fresh)  # it claims as it came
         return None
 
-    async def resume_unknown(self, context: CallContext, claim: Claim) -> Reply:
+    async def resume_unknown(self, context: CallContext, claim: Claim, permit: AttemptPermit) -> CallEnd:
         """A repeat of something in doubt: the re-send that the decision allows, else 504. Nothing new is ever sent."""
-        resend = await self._plan_resend(context, claim)
+        resend = await self._plan_resend(context, claim, permit)
         if isinstance(resend, Reply):
-            return resend
-        operation, (policy, context.request, decision) = self.duplicates.holder(claim), resend
-        context.tries = 1
+            return CallEnd(resend)
+        operation, (policy, request, decision) = self.duplicates.holder(claim), resend
+        context = context.resending(request)
         change = change_of(
             operation,
             advance(operation, Event.RESEND_RECORDED),
@@ -156,162 +172,193 @@ class CallPipeline:
         )
         recorded = await self.journal_writer.try_write(change)
         if recorded is None:
-            await self.gate.release(context)
-            return await self.duplicates.join(context, operation)  # somebody else took it up first
+            await self.gate.release(permit)
+            return CallEnd(await self.duplicates.join(context, operation))  # somebody else took it up first
         await self.failpoints.hit(failpoints.RESEND_RECORDED)
-        return await self.duplicates.wait_for_resolution(await self.run_attempts(context, recorded, policy), context)
+        end = await self.run_attempts(context, recorded, policy, claim.payment, permit)
+        context = end.rerouted or context
+        return end.with_reply(await self.duplicates.wait_for_resolution(end.reply, context))
 
-    async def _plan_resend(self, context: CallContext, claim: Claim) -> tuple[Policy, StoredRequest, Decision] | Reply:
+    async def _plan_resend(
+        self, context: CallContext, claim: Claim, permit: AttemptPermit | None
+    ) -> tuple[Policy, StoredRequest, Decision] | Reply:
         """How what is in doubt may be sent again; else what its repeat is told, which needs no place."""
-        context.operation = operation = self.duplicates.holder(claim)
+        operation = self.duplicates.holder(claim)
+        context.progress.stands_at(operation)
         stored = await self.duplicates.stored_policy_and_request(context, claim)
         if stored is None or not claim.credential_mapped:
-            await self.gate.release(context)
+            await self.gate.release(permit)
             # Under a credential that may belong to another account the same key would be another charge.
             return unknown_reply(operation, context.shape, sent=False)
-        context.tries = 0
         decision = decide(
-            decision_context_of(operation, stored[0], context, self.clock, self.journal_writer.ages, delay_s=0.0)
+            decision_context_of(operation, stored[0], context, self.clock, self.journal_writer.ages, tries=0)
         )
         if decision.action is not Action.RETRY_SAME_OPERATION:
-            await self.gate.release(context)
+            await self.gate.release(permit)
             return await self.duplicates.wait_for_resolution(
                 unknown_reply(operation, context.shape, sent=False), context
             )
         return *stored, decision
 
-    async def run_attempts(self, context: CallContext, operation: Operation, policy: Policy) -> Reply:
-        """Attempt until it is settled, in doubt with nothing to try, or given up."""
-        context.operation = operation
-        self.duplicates.in_flight[operation.id] = context
+    async def run_attempts(
+        self,
+        context: AttemptContext,
+        operation: Operation,
+        policy: Policy,
+        payment: Payment | None,
+        permit: AttemptPermit | None = None,
+        grant: Grant | None = None,
+        *,
+        tries: int = 1,
+    ) -> CallEnd:
+        """Attempt until it is settled, in doubt with nothing to try, or given up. `payment`: as it stood before the
+        call was claimed. `permit` and `grant`: of the first attempt, used up in any case."""
+        progress, last_delay_s = context.progress, 0.0
+        progress.stands_at(operation)
+        self.duplicates.in_flight[operation.id] = progress
         try:
             while True:
-                evidence, classification = await self._attempt(context, operation, policy)
-                operation, decision = await self.attempt_recorder.conclude_attempt(
-                    context, operation, policy, evidence, classification
+                result = await self._attempt(context, operation, policy, payment, permit, grant)
+                permit = grant = None
+                concluded = await self.attempt_recorder.conclude_attempt(
+                    context, operation, policy, result, tries=tries, last_delay_s=last_delay_s
                 )
-                context.operation = operation
+                operation, decision, grant = concluded.operation, concluded.decision, concluded.grant
+                progress.stands_at(operation)
                 await self.failpoints.hit(failpoints.ANSWER_RECORDED)
-                if decision.action is Action.FALLBACK_NEW_ATTEMPT:
-                    return await self._fall_back(context, operation, decision, evidence, classification)
+                if decision.action is Action.FALLBACK_NEW_ATTEMPT and isinstance(context, CallContext):
+                    return await self._fall_back(context, operation, decision, result, payment)
                 if decision.action is not Action.RETRY_SAME_OPERATION:
-                    return self._reply_for(context, operation, evidence, classification)
+                    return CallEnd(_reply_for(context, operation, result), concluded.limit_info)
                 await self.clock.sleep(decision.delay_s)
                 if operation.state is State.BACKOFF:
                     operation = await self.resume_after_backoff(context, operation)
                     if operation.state is not State.SENDING:
-                        return self._reply_for(context, operation, evidence, classification)
-                context.tries += 1
+                        return CallEnd(_reply_for(context, operation, result), concluded.limit_info)
+                tries, last_delay_s = tries + 1, decision.delay_s
         except JournalUnavailable:
             if not operation.attempt_under_way:
                 raise  # between two tries, with nothing in doubt: this call will send nothing more
-            return unknown_reply(operation, context.shape, sent=context.has_sent, detail=ATTEMPT_NOT_RECORDED)
+            return CallEnd(unknown_reply(operation, context.shape, sent=progress.has_sent, detail=ATTEMPT_NOT_RECORDED))
         except BaseException:  # cancelled, or a fault of ours: the key must not stay held until the lease runs out
             await self.journal_writer.record_abandoned(context, operation)
             raise
         finally:
-            await self.gate.release(context)
-            await self.retry_budget.refund(context)
+            await self.gate.release(permit)
+            await self.retry_budget.refund(grant)
             if (
-                self.duplicates.in_flight.get(operation.id) is context
+                self.duplicates.in_flight.get(operation.id) is progress
             ):  # else our lease ran out, and a repeat took it up
                 del self.duplicates.in_flight[operation.id]
                 self.leases.release(operation.id)
 
     async def _attempt(
-        self, context: CallContext, operation: Operation, policy: Policy
-    ) -> tuple[Evidence, Classification]:
+        self,
+        context: AttemptContext,
+        operation: Operation,
+        policy: Policy,
+        payment: Payment | None,
+        held: AttemptPermit | None,
+        grant: Grant | None,
+    ) -> AttemptResult:
         """One try, if our limits let it go: what was seen of it, and what that means."""
-        evidence = await self.gate.before_attempt(context, operation, policy)
-        if evidence is None:
-            self.retry_budget.count_attempt(context, operation, policy)
-            evidence = await self.sender.send(context, operation, policy, self._on_late_response)
-        money = context.expected.money or operation.expected_payment.money  # a follow-up's may be its payment's
-        expected = ExpectedPayment(money, operation.sent_stamp)
-        classification, context.response_tree = await self._read(evidence, policy, expected)
-        rolled_back = self.journal_writer.journal.rolled_back_s() is not None
-        classification = without_doubt_of_others(
-            classification, operation, policy, context.payment, rolled_back=rolled_back
-        )
-        await self.failpoints.hit(failpoints.ANSWER_CLASSIFIED)
-        health_sample = await self.gate.release(context, evidence, classification)
-        if context.grant is not None:
-            await self.retry_budget.report_result(context, evidence, health_sample)
-        return evidence, classification
+        context.progress.begin_attempt()
+        admitted = await self.gate.before_attempt(context, operation, policy, held)
+        permit, limit_info = (admitted, None) if isinstance(admitted, AttemptPermit) else (None, admitted.limit_info)
+        try:
+            if isinstance(admitted, GateDecision):
+                evidence = admitted.as_evidence()
+            else:
+                if grant is None:
+                    self.retry_budget.count_attempt(operation, policy)
+                evidence = await self.sender.send(context, operation, policy, self._on_late_response)
+            money = context.expected.money or operation.expected_payment.money  # a follow-up's may be its payment's
+            classification, tree = await self._read(evidence, policy, ExpectedPayment(money, operation.sent_stamp))
+            rolled_back = self.journal_writer.journal.rolled_back_s() is not None
+            classification = without_doubt_of_others(
+                classification, operation, policy, payment, rolled_back=rolled_back
+            )
+            await self.failpoints.hit(failpoints.ANSWER_CLASSIFIED)
+            sample = self.gate.sample_of(permit, evidence, classification) if permit is not None else None
+            await self.gate.release(permit, sample)
+        except BaseException:
+            await self.gate.release(permit)
+            raise
+        if grant is not None:
+            await self.retry_budget.report_result(grant, evidence, sample)
+        return AttemptResult(evidence, classification, tree, limit_info)
 
     async def _read(self, evidence: Evidence, policy: Policy, expected: ExpectedPayment) -> tuple[Classification, Tree]:
         body = evidence.response.body if evidence.response is not None else b""
         return await self.long_work.run(body, lambda: read_response(evidence, policy.classify, expected))
 
     async def _fall_back(
-        self,
-        context: CallContext,
-        first: Operation,
-        decision: Decision,
-        evidence: Evidence,
-        classification: Classification,
-    ) -> Reply:
+        self, context: CallContext, first: Operation, decision: Decision, result: AttemptResult, payment: Payment | None
+    ) -> CallEnd:
         """Another route of the same API, for what provably had no effect here, if one can be taken; else this one ends,
         and its key may be used again."""
         cause = cause_of(
             first.result_class or ResultClass.NETWORK_CONNECT_FAILURE,
             first.effect or Effect.NONE,
-            circuit_refused=context.circuit_refused,
+            circuit_refused=result.circuit_refused,
             absent=False,
-            falls_back=classification.falls_back,
+            falls_back=result.classification.falls_back,
         )
-        choice = None
+        choice, limit_info = None, result.limit_info
         if cause is not None:
             end = FirstEnd(advance(first, Event.GIVEN_UP), Event.GIVEN_UP, cause)
-            second, choice = await self.fallbacks.take(context, first, end, decision)
-            if second is not None:
-                return await self.run_attempts(context, second, context.policy)
+            found = await self.fallbacks.take(context, first, end, decision)
+            if isinstance(found, RouteTaken):
+                return await self._run_route(found, payment)
+            choice, limit_info = found.choice, found.limit_info or limit_info
         ended = await self.give_up(context, first, decision.because, choice)
-        return self._reply_for(context, ended, evidence, classification)
+        return CallEnd(_reply_for(context, ended, result), limit_info)
 
-    @staticmethod
-    def _reply_for(context: CallContext, operation: Operation, evidence: Evidence, read: Classification) -> Reply:
-        refused_before = context.has_sent or context.sent_before
-        return reply_for(operation, evidence.response, read, context.shape, refused_before=refused_before)
+    async def _run_route(self, taken: RouteTaken, payment: Payment | None) -> CallEnd:
+        context = taken.context
+        end = await self.run_attempts(context, taken.operation, context.policy, payment, taken.permit)
+        return end if end.rerouted is not None else replace(end, rerouted=context)
 
-    async def _wait_or_pay_elsewhere(self, context: CallContext, reply: Reply) -> Reply:
+    async def _wait_or_pay_elsewhere(self, context: CallContext, end: CallEnd, payment: Payment | None) -> CallEnd:
         """What is found out about a doubt while the caller waits. If that is that nothing was executed, the payment may
         be made by another route: by this call, which made the operation, and by nobody later."""
         may_leave = True
         for _ in range(FALLBACKS_MAX + 2):
-            lists_absent = context.policy.fallback_for(FallbackCause.ABSENT) is not None
-            context.pays_elsewhere_if_absent = may_leave and lists_absent
-            reply = await self.duplicates.wait_for_resolution(reply, context)
-            first = context.operation
-            if not context.pays_elsewhere_if_absent or first is None or not _is_shown_absent(first):
+            context = end.rerouted or context
+            pays_elsewhere = may_leave and context.policy.fallback_for(FallbackCause.ABSENT) is not None
+            reply = await self.duplicates.wait_for_resolution(
+                end.reply, context, pays_elsewhere_if_absent=pays_elsewhere
+            )
+            end = end.with_reply(reply)
+            first = context.progress.operation
+            if not pays_elsewhere or not _is_shown_absent(first):
                 break
-            told = await self._pay_elsewhere(context, first)
-            may_leave = told is not None
-            reply = told or reply
-        return reply
+            left = await self._pay_elsewhere(context, first, payment)
+            may_leave = left is not None
+            end = left or end
+        return end
 
-    async def _pay_elsewhere(self, context: CallContext, first: Operation) -> Reply | None:
+    async def _pay_elsewhere(self, context: CallContext, first: Operation, payment: Payment | None) -> CallEnd | None:
         """End what inquiries have shown to be absent, and start another route for it in the same step; without one, it
         just ends. None: this call cannot do either, and the resolver will end it."""
         self.journal_writer.journal_clock.update(first.updated_at)  # when that was written, perhaps by another sidecar
         decision = decide(
-            decision_context_of(first, context.policy, context, self.clock, self.journal_writer.ages, delay_s=0.0)
+            decision_context_of(first, context.policy, context, self.clock, self.journal_writer.ages, tries=0)
         )
         end = self._end_as_absent(context, first)
         if decision.action is not Action.FALLBACK_NEW_ATTEMPT or end is None:
             return None
         try:
-            second, choice = await self.fallbacks.take(context, first, end, decision)
-            if second is not None:
+            found = await self.fallbacks.take(context, first, end, decision)
+            if isinstance(found, RouteTaken):
                 self.duplicates.waiters.notify(first.id)
-                return await self.run_attempts(context, second, context.policy)
-            return await self._record_absence(context, first, end, decision, choice)
+                return await self._run_route(found, payment)
+            reply = await self._record_absence(context, first, end, decision, found.choice)
+            return CallEnd(reply, found.limit_info) if reply is not None else None
         except JournalUnavailable:
-            if context.operation is not first:
+            if context.progress.operation is not first:
                 raise  # the second was started
             return None
-        finally:
-            await self.gate.release(context)
 
     def _end_as_absent(self, context: CallContext, first: Operation) -> FirstEnd | None:
         """How it ends by what inquiries have shown. None if that does not hold: something may still arrive, another
@@ -350,7 +397,7 @@ class CallPipeline:
         for event in transition_events(first, ended, EvidenceKind.INQUIRY, self.clock.now()):
             self.attempt_recorder.telemetry.emit(event)
         self.duplicates.waiters.notify(first.id)
-        context.operation = ended
+        context.progress.stands_at(ended)
         return absent_reply(ended, context.shape)
 
     def _on_late_response(self, operation: Operation, policy: Policy, evidence: Evidence) -> None:
@@ -369,7 +416,7 @@ class CallPipeline:
             await self.late_evidence.apply(operation, policy, late_evidence)
 
     async def give_up(
-        self, context: CallContext, operation: Operation, because: str, choice: FallbackChoice | None = None
+        self, context: AttemptContext, operation: Operation, because: str, choice: FallbackChoice | None = None
     ) -> Operation:
         """Nothing was done and nothing will be: ended before the answer leaves."""
         ended = advance(operation, Event.GIVEN_UP, because=because)
@@ -378,7 +425,7 @@ class CallPipeline:
         change = change_of(operation, ended, (Event.GIVEN_UP,), known, action=action, because=because, fallback=choice)
         return await self.journal_writer.try_write(change) or await self.journal_writer.current(operation)
 
-    async def resume_after_backoff(self, context: CallContext, operation: Operation) -> Operation:
+    async def resume_after_backoff(self, context: AttemptContext, operation: Operation) -> Operation:
         """After a wait with nothing in doubt: SENDING again, unless the caller has left or its deadline has come."""
         if context.still_there() and self.clock.mono() < context.deadline_mono:
             again = advance(operation, Event.SEND_RECORDED)
@@ -386,6 +433,20 @@ class CallPipeline:
             change = change_of(operation, again, (Event.SEND_RECORDED,), known, lease_s=self.leases.lease_s)
             return await self.journal_writer.try_write(change) or await self.journal_writer.current(operation)
         return await self.give_up(context, operation, "no_effect_caller_left")
+
+
+def _reply_for(context: AttemptContext, operation: Operation, result: AttemptResult) -> Reply:
+    progress = context.progress
+    refused_before = progress.has_sent or progress.sent_before
+    return reply_for(
+        operation, result.evidence.response, result.classification, context.shape, refused_before=refused_before
+    )
+
+
+def _is_checked_first(payout: PayoutClaim | None) -> bool:
+    """Whether the policy asks somebody before the payout starts. Only what would start is asked about: what is known,
+    guarded, over a cap or not approved is told without. Nothing is journalled before it is allowed."""
+    return payout is not None and payout.check_first
 
 
 def _is_shown_absent(operation: Operation) -> bool:

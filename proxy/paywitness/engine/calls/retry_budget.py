@@ -10,6 +10,7 @@ import logging
 from dataclasses import dataclass
 
 from paywitness.core.budget import COST_AMBIGUOUS, COST_UNAMBIGUOUS, AttemptOrigin, BudgetScope, RetryRequest, cost_of
+from paywitness.core.call import Priority
 from paywitness.core.circuit import CallGroup
 from paywitness.core.evidence import Evidence, WireFault
 from paywitness.core.limit_info import LimitInfo
@@ -17,7 +18,6 @@ from paywitness.core.operation import GuardKind, Operation
 from paywitness.core.policy import Policy
 from paywitness.core.provider_health import Health, HealthSample
 from paywitness.core.result import Classification, ResultClass
-from paywitness.engine.calls.context import CallContext
 from paywitness.limits.budgets import STORE_UNAVAILABLE, BudgetRefusal, Budgets, Grant
 from paywitness.repeated_lines import REPEATS
 from paywitness.telemetry.emitter import Telemetry
@@ -36,13 +36,15 @@ class RetryBudget:
     budgets: Budgets
     telemetry: Telemetry
 
-    async def acquire(self, context: CallContext, operation: Operation, policy: Policy, last: Classification) -> bool:
-        """Whether the retry that was decided on may be made. If so it is spent; the call holds it."""
+    async def acquire(
+        self, priority: Priority, operation: Operation, policy: Policy, last: Classification
+    ) -> Grant | LimitInfo:
+        """The grant of the retry that was decided on, already spent; or what holds the retry back."""
         request = RetryRequest(
             self._origin(operation, policy),
             last.result_class,
             cost_of(last),
-            context.priority,
+            priority,
             _intent_of(operation),
             policy.contract.dedupes,
         )
@@ -54,16 +56,12 @@ class RetryBudget:
                 BudgetScope.PROVIDER, policy.budget.window_s, 0.0, fleet=False, because=STORE_UNAVAILABLE
             )
         if isinstance(found, Grant):
-            context.grant, context.limit_info = found, None
-            return True
-        context.limit_info = LimitInfo(found.because, found.wait_s, found.scope, found.remaining)
+            return found
         self.telemetry.emit(RetryRefused(policy.provider, policy.operation, found.scope, operation.id))
-        return False
+        return LimitInfo(found.because, found.wait_s, found.scope, found.remaining)
 
-    def count_attempt(self, context: CallContext, operation: Operation, policy: Policy) -> None:
-        """An attempt goes to the wire. A first one, or what a caller repeats by itself, asks nobody."""
-        if context.grant is not None:
-            return
+    def count_attempt(self, operation: Operation, policy: Policy) -> None:
+        """An attempt without a grant goes to the wire: a first one, or what a caller repeats by itself."""
         origin = self._origin(operation, policy)
         if operation.attempts > 1:
             self.budgets.count_caller_retry(origin, COST_AMBIGUOUS)
@@ -72,22 +70,17 @@ class RetryBudget:
         else:
             self.budgets.count_first_attempt(origin)
 
-    async def report_result(self, context: CallContext, evidence: Evidence, health_sample: HealthSample | None) -> None:
-        """The attempt is over."""
+    async def report_result(self, grant: Grant, evidence: Evidence, health_sample: HealthSample | None) -> None:
+        """The attempt that the grant allowed is over."""
         if evidence.fault in _NOT_ATTEMPTED and not evidence.sent:
-            await self.refund(context)
-            return
-        grant, context.grant = context.grant, None
-        if grant is None:
-            return
-        if health_sample is not None and health_sample.health is Health.OK:
+            await self.budgets.refund(grant)
+        elif health_sample is not None and health_sample.health is Health.OK:
             self.budgets.succeeded(grant)
         else:
             self.budgets.failed(grant)
 
-    async def refund(self, context: CallContext) -> None:
-        """The retry that the call holds will not be made."""
-        grant, context.grant = context.grant, None
+    async def refund(self, grant: Grant | None) -> None:
+        """The retry will not be made. None: there was no grant."""
         if grant is not None:
             await self.budgets.refund(grant)
 

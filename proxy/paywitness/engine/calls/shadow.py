@@ -25,6 +25,7 @@ from paywitness.core.operation import Guard, Lease, Operation, State
 from paywitness.core.policy import Policy, Provider, UnmatchedCalls, UpstreamTimeouts
 from paywitness.core.problems import Problem
 from paywitness.core.recognise import RecognitionRefusal, recognise
+from paywitness.core.record import record
 from paywitness.core.reply import NO_SHAPE, Reply
 from paywitness.core.retry import at_least_retry_after_s, backoff_delay_s, retry_after_of
 from paywitness.engine.calls.attempt_sender import address_of
@@ -110,13 +111,27 @@ _ALIASES = {
 }
 
 
-@dataclass(slots=True)
+@record
+class CallAge:
+    """Ages as one call knows them: nothing is stored, so there is no other clock than the sidecar's own."""
+
+    clock: Clock
+    began_at: float
+    began_boot: float
+
+    def high_age_s(self, at: float, provider: str) -> float:
+        return self.began_at + (self.clock.boot() - self.began_boot) - at
+
+
+@record
 class _ShadowCall:
     """A call that is an operation, while it is on its way."""
 
     context: CallContext
+    ages: CallAge
     operation: Operation | None  # what its answer will speak of; None: of nothing that we would have sent
-    known_decision: tuple[str, str] | None = None  # the action and its rule, where they are known before the answer
+    known_decision: tuple[str, str] | None = None  # the action and its rule, if they are known before the answer
+    tries: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,48 +200,46 @@ class ShadowMode:
             self.telemetry.emit(CallShadowed(provider.name, name, REFUSED, recognised.problem))
             return None
         context = caller_context(recognised, NO_SHAPE, still_there, self.clock, self.randomness)
-        context.journal_at, context.journal_boot = self.clock.now(), self.clock.boot()
-        return self._judge_claim(context)
+        return self._judge_claim(context, CallAge(self.clock, self.clock.now(), self.clock.boot()))
 
-    def _judge_claim(self, context: CallContext) -> _ShadowCall:
+    def _judge_claim(self, context: CallContext, ages: CallAge) -> _ShadowCall:
         """As a journal would judge it that knows what this sidecar saw lately, and nothing else."""
-        fresh, now = context.operation, context.journal_at
-        assert fresh is not None
+        fresh, now = context.fresh, ages.began_at
         stem = context.identity.key_stem
         request = ClaimRequest(fresh, context.token, permitted=True, lease_s=0.0, sealed_request=None, key_stem=stem)
         judged = judge(self.memory.by_key(fresh.key), request, now)
         lease = Lease(context.token, now + _CALL_LEASE_S)
         if judged.verdict is not ClaimVerdict.OWNED:
-            return self._judge_duplicate(context, judged, lease)
+            return self._judge_duplicate(context, ages, judged, lease)
         guarded = judge_guard(self.memory.guarded_by(fresh.guard), fresh, now)
         if guarded.holder is not None and guarded.alias is not None:
             if guarded.alias is AliasKind.TAKEN:
                 self.memory.remember(guarded.holder.changed(undelivered=False))
-            return _ShadowCall(context, None, _ALIASES[guarded.alias])
+            return _ShadowCall(context, ages, None, _ALIASES[guarded.alias])
         started = fresh.changed(
             generation=judged.start_generation or 1, provider_key=judged.provider_key, first_sent_at=now, lease=lease
         )
         sending = advance(started, Event.SEND_RECORDED)
         self.memory.remember(sending)
-        return _ShadowCall(context, sending)
+        return _ShadowCall(context, ages, sending)
 
-    def _judge_duplicate(self, context: CallContext, judged: ClaimJudgement, lease: Lease) -> _ShadowCall:
+    def _judge_duplicate(
+        self, context: CallContext, ages: CallAge, judged: ClaimJudgement, lease: Lease
+    ) -> _ShadowCall:
         """A call under a key that was seen: replayed, refused, or in doubt, where a decision says what may be done."""
         if judged.verdict is ClaimVerdict.MISMATCH:
-            return _ShadowCall(context, None, (REFUSED, Problem.KEY_REUSED))
+            return _ShadowCall(context, ages, None, (REFUSED, Problem.KEY_REUSED))
         operation = judged.existing
         if judged.verdict is not ClaimVerdict.IN_DOUBT or operation is None:
-            return _ShadowCall(context, None, (REPLAYED, judged.verdict))
-        context.tries = 0
-        decision = decide(decision_context_of(operation, context.policy, context, self.clock, delay_s=0.0))
+            return _ShadowCall(context, ages, None, (REPLAYED, judged.verdict))
+        decision = decide(decision_context_of(operation, context.policy, context, self.clock, ages, tries=0))
         if decision.action is not Action.RETRY_SAME_OPERATION:
-            return _ShadowCall(context, None, (REFUSED, decision.because))
+            return _ShadowCall(context, ages, None, (REFUSED, decision.because))
         if operation.attempts >= _REMEMBERED_ATTEMPTS:
-            return _ShadowCall(context, None, (decision.action, decision.because))
-        context.tries = 1
+            return _ShadowCall(context, ages, None, (decision.action, decision.because))
         resent = advance(operation, Event.RESEND_RECORDED).changed(lease=lease)
         self.memory.remember(resent)
-        return _ShadowCall(context, resent, (decision.action, decision.because))
+        return _ShadowCall(context, ages, resent, (decision.action, decision.because), tries=1)
 
     # --- when it is over
 
@@ -253,11 +266,20 @@ class ShadowMode:
         if operation is not None:
             after, _ = conclude(operation, operation.attempts, classification, policy.contract)
             rule = policy.retry_rule(classification.result_class)
-            wait_s = backoff_delay_s(rule, context.tries, self.randomness.draw())
+            wait_s = backoff_delay_s(rule, shadow_call.tries, self.randomness.draw())
             requested_s = retry_after_of(evidence.response, self.clock.now())
             wait_s = 0.0 if after.state.ended else at_least_retry_after_s(wait_s, requested_s, self.randomness.draw())
             decision = decide(
-                decision_context_of(after, policy, context, self.clock, delay_s=wait_s, last=classification)
+                decision_context_of(
+                    after,
+                    policy,
+                    context,
+                    self.clock,
+                    shadow_call.ages,
+                    tries=shadow_call.tries,
+                    delay_s=wait_s,
+                    last=classification,
+                )
             )
             known = WriteContext(self.clock.now(), gives_back=context.token, reached=context.still_there())
             self.memory.remember(consequences(operation, _last_state(after, decision), known).operation)

@@ -27,7 +27,6 @@ class OperationWaiters:
         self._waiters: dict[str, dict[asyncio.Future[None], Callable[[], bool]]] = {}
         self._heard: dict[str, None] = {}  # operations whose reply somebody got, newest last
         self.resolver_running = False
-        self.due = asyncio.Event()  # something is due at once: the resolver need not wait for its next round
 
     def has_waiter(self, operation_id: str) -> bool:
         """Whether somebody waits for it who will still wait when its end is recorded."""

@@ -3,6 +3,7 @@
 ages             how long ago everything was, read twice: the heartbeat that compares the clocks
 leases           the right to send, on a clock that counts suspension
 levels           announces this sidecar, and raises the journal's level when no older one lives
+due_times        wakes the background loops when something is due
 journal_writer   claims and records, with retries over version conflicts and lost replies
 recovery         expired leases become unknown outcomes, at start and while running
 rollback         notices a journal that lost its last writes, and restores them

@@ -27,6 +27,7 @@ from paywitness.core.ages import (
 )
 from paywitness.core.errors import JournalUnavailable
 from paywitness.core.evidence import Response
+from paywitness.engine.durability.due_times import DueTimes
 from paywitness.journal.base import AGES_KEY, Journal, LedgerRow
 from paywitness.telemetry.emitter import Telemetry
 from paywitness.telemetry.events import ClockJumped
@@ -58,6 +59,7 @@ class Ages:
         self._dates: dict[str, float] = {}  # of providers, as responses showed them since the last reading
         self._dated_boot: dict[str, float] = {}
         self.jumps = 0  # that were seen from here
+        self.due_times = DueTimes(journal)  # told with each heartbeat what is due next
 
     # --- What is asked
 
@@ -144,6 +146,7 @@ class Ages:
         stored = await self._journal.read_clock()
         reading = ClockReading(stored.at, stored.raw_at, self._clock.now(), boot, self._clock.boot(), self._host)
         self._journal_clock.update(stored.at)
+        self.due_times.update(stored)
         self._journal_clock.limit(stored.at + (reading.answered_boot - boot))
         before = self._latest(stored.ages)
         counted = (

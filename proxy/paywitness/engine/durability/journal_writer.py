@@ -23,7 +23,7 @@ from paywitness.core.payment_changes import touches_payment
 from paywitness.core.payment_claims import LimitVerdict
 from paywitness.core.payout import spent_change
 from paywitness.core.result import Classification, Effect, ResultClass
-from paywitness.engine.calls.context import CallContext
+from paywitness.engine.calls.context import AttemptContext, CallContext
 from paywitness.engine.calls.stored_messages import seal_credential, seal_request
 from paywitness.engine.durability.ages import Ages
 from paywitness.engine.durability.leases import Leases, is_forgotten
@@ -111,9 +111,6 @@ class JournalWriter:
             # The policy ignores other fields than it did then: compare as it did then.
             earlier_fingerprint = fingerprint_of(context.call, context.tree, holder.ignore, self.vault.identity_secret)
             claim = await self._claim_with_retry(replace(request, compare_fingerprint=earlier_fingerprint))
-        context.journal_at, context.journal_boot = claim.now, self.clock.boot()
-        context.payment = claim.payment
-        context.credential_accepted = claim.credential_accepted
         if claim.limit is not None and claim.limit.verdict is not LimitVerdict.FITS:
             self.telemetry.emit(LimitChecked(context.policy.provider, context.policy.operation, claim.limit.verdict))
         if claim.verdict is ClaimVerdict.OWNED and claim.operation is not None:
@@ -142,8 +139,8 @@ class JournalWriter:
 
         await self.write_with_retry(operation, change_from)
         self.leases.release(operation.id)
-        context.refusal = "The journal may have forgotten its last moments. Nothing was sent. Try again in a minute."
-        return Claim(ClaimVerdict.ABSENT, None, claim.now)
+        refusal = "The journal may have forgotten its last moments. Nothing was sent. Try again in a minute."
+        return Claim(ClaimVerdict.ABSENT, None, claim.now, refusal=refusal)
 
     async def _claim_with_retry(self, request: ClaimRequest) -> Claim:
         requested_boot, began_mono = self.clock.boot(), self.clock.mono()
@@ -257,6 +254,7 @@ class JournalWriter:
             raise
         self.telemetry.emit(JournalCalled("record", self.clock.mono() - began_mono))
         self.journal_clock.update(recorded.updated_at)
+        self.ages.due_times.note_written(change, recorded)
         # Where others went on while it was forgotten, what we know is written down, and nothing more is sent by us.
         if (
             change.lease_s is not None
@@ -268,21 +266,21 @@ class JournalWriter:
             self.rollback.remember(recorded, sealed_response=change.sealed_response)
         return recorded
 
-    def credential_to_store(self, context: CallContext) -> bytes | None:
-        """The caller's credential, which the provider accepted for the account: sealed, unless it is stored already."""
-        account_and_credential = (context.identity.account, context.identity.credential)
-        if self.clock.mono() < self.stored_credentials.get(account_and_credential, 0.0):
+    def credential_to_store(self, context: AttemptContext) -> bytes | None:
+        """The credential of the request, which the provider accepted for the account: sealed, unless it is stored
+        already."""
+        account, credential = context.account_and_credential
+        if self.clock.mono() < self.stored_credentials.get((account, credential), 0.0):
             return None
-        return seal_credential(self.vault, context.request, context.identity.account)
+        return seal_credential(self.vault, context.request, account)
 
-    def note_credential_stored(self, context: CallContext) -> None:
+    def note_credential_stored(self, context: AttemptContext) -> None:
         """The journal has taken it. It is sealed again later: retention may have removed it by then."""
         if len(self.stored_credentials) >= _CREDENTIALS_REMEMBERED:
             self.stored_credentials.clear()
-        account_and_credential = (context.identity.account, context.identity.credential)
-        self.stored_credentials[account_and_credential] = self.clock.mono() + _SEALED_AGAIN_AFTER_S
+        self.stored_credentials[context.account_and_credential] = self.clock.mono() + _SEALED_AGAIN_AFTER_S
 
-    async def record_abandoned(self, context: CallContext, operation: Operation) -> None:
+    async def record_abandoned(self, context: AttemptContext, operation: Operation) -> None:
         """Nobody will see this attempt through: what may have left is doubt, what has not is given up."""
         if not operation.attempt_under_way and operation.state is not State.BACKOFF:
             return
@@ -293,7 +291,7 @@ class JournalWriter:
                 raise IllegalTransition(f"{current.id} is no longer ours to give up")
             if current.state is State.BACKOFF:
                 after, event = advance(current, Event.GIVEN_UP), Event.GIVEN_UP
-            elif context.byte_started or current.doubt:
+            elif context.progress.byte_started or current.doubt:
                 after, event = conclude(current, current.attempts, _ABANDONED, context.policy.contract)
             else:
                 waiting = advance(current, Event.NO_EFFECT_SEEN, current.attempts)
@@ -311,9 +309,7 @@ class JournalWriter:
             return  # its lease runs out, and then it is doubt all the same
 
     def _claim_request(self, context: CallContext, *, permitted: bool) -> ClaimRequest:
-        fresh = context.operation
-        if fresh is None:
-            raise ValueError("a call context claims the operation that it would start")
+        fresh = context.fresh
         # What must not be stored is in the body; without it the request can still be asked about, but not sent again.
         storable = context.request.without_body() if context.holds_unstorable_data else context.request
         sealed_request = seal_request(self.vault, storable, fresh.id) if permitted else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass
 
 from paywitness.clock import Clock
@@ -16,20 +17,21 @@ from paywitness.telemetry.events import EvidenceKind, JournalCalled, JournalUnan
 from paywitness.telemetry.gauges import queue_rows, reviews_by_reason
 
 _log = logging.getLogger("paywitness.recovery")
-_CHECK_EVERY_S = 5.0
+_GAUGES_EVERY_S = 5.0
 _IN_REVIEW = OperationQuery(states=frozenset({State.REQUIRES_REVIEW}), limit=500)
 _PENDING = OperationQuery(states=frozenset({State.PENDING}), limit=500)
 _IN_DOUBT = frozenset(state for state in State if state.in_doubt)
 _ROUNDS_MAX = 1_000  # of 1,000 operations each: a start that finds more has other problems
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Recovery:
     journal: Journal
     clock: Clock
     telemetry: Telemetry
     lease_s: float
     ages: Ages
+    _unavailable_boot: float = -math.inf  # when the journal last did not answer
 
     async def at_start(self, *, only_holder: bool) -> int:
         """Act upon every lease that is over. In a journal that only one process can hold, all of them are."""
@@ -47,21 +49,42 @@ class Recovery:
         return total
 
     async def keep_expiring_leases(self) -> None:
-        """Leases that ran out while we run, and the gauges of what is in doubt. After the journal was away, holders
-        first get a lease's time to say what they know: their leases could not be renewed."""
-        unavailable_boot = -self.lease_s
+        """Leases that ran out while we run."""
+        due_times = self.ages.due_times
         while True:
             try:
-                rolled_back_s = self.journal.rolled_back_s()
-                available_s = self.clock.boot() - unavailable_boot
-                if min(available_s, rolled_back_s if rolled_back_s is not None else available_s) >= self.lease_s:
-                    over_at = self.ages.leases_over_at(self.lease_s)
-                    self._emit_changes(await self.journal.expire_leases(over_at=over_at))
-                await self._update_gauges()
+                expired = await self._expire_leases()
+                if expired:
+                    due_times.operations.set()
+                    due_times.announcements.set()
+                await due_times.wait(due_times.leases, did_something=expired > 0)
             except JournalUnavailable:
-                unavailable_boot = self.clock.boot()
-                self.telemetry.emit(JournalUnanswered("leases that run out"))
-            await self.clock.sleep(_CHECK_EVERY_S)
+                await self._pause_without_journal("leases that run out")
+
+    async def _expire_leases(self) -> int:
+        """Act upon leases that are over. After the journal was away, holders first get a lease's time to say what they
+        know: their leases could not be renewed."""
+        rolled_back_s = self.journal.rolled_back_s()
+        available_s = self.clock.boot() - self._unavailable_boot
+        if min(available_s, rolled_back_s if rolled_back_s is not None else available_s) < self.lease_s:
+            return 0
+        expired = await self.journal.expire_leases(over_at=self.ages.leases_over_at(self.lease_s))
+        self._emit_changes(expired)
+        return len(expired)
+
+    async def keep_updating_gauges(self) -> None:
+        """The gauges of what is in doubt, by a period: it also notices that the journal is away while nobody pays."""
+        while True:
+            try:
+                await self._update_gauges()
+                await self.clock.sleep(_GAUGES_EVERY_S)
+            except JournalUnavailable:
+                await self._pause_without_journal("what is in doubt")
+
+    async def _pause_without_journal(self, what: str) -> None:
+        self._unavailable_boot = self.clock.boot()
+        self.telemetry.emit(JournalUnanswered(what))
+        await self.clock.sleep(_GAUGES_EVERY_S)
 
     async def _update_gauges(self) -> None:
         """What a scrape then shows, which asks no journal: it costs by what is open, not by what is kept. Told like any

@@ -57,6 +57,7 @@ class RollbackMonitor:
         clock: Clock,
         telemetry: Telemetry,
         journal_clock: JournalClock | None = None,
+        policies: Callable[[], PolicyBook] | None = None,
     ) -> None:
         self._journal = journal
         self._leases = leases
@@ -71,7 +72,7 @@ class RollbackMonitor:
         if since_s is not None and since_s >= leases.lease_s:
             self._reported_boot = clock.boot() - since_s  # of long ago: at a start nobody's news
         self._repaired = True
-        self.book: Callable[[], PolicyBook] | None = None  # in force; set where the engine is put together
+        self._policies = policies  # in force
 
     def recently_rolled_back(self) -> bool:
         """Whether what the provider does not dedupe must wait: for one lease after a rollback."""
@@ -161,7 +162,7 @@ class RollbackMonitor:
     async def _store_revisions(self) -> None:
         """An edit put in force in the forgotten second: operations go on being pinned to it, and others must be
         able to read it."""
-        for provider in self.book().providers.values() if self.book is not None else ():
+        for provider in self._policies().providers.values() if self._policies is not None else ():
             if await self._journal.revision(provider.name, provider.revision) is None:
                 await self._journal.keep_revision(provider.name, provider.revision, provider.content)
 

@@ -40,7 +40,7 @@ from paywitness.secrets import Vault
 from paywitness.telemetry.emitter import Telemetry
 from paywitness.telemetry.events import EvidenceKind, JournalUnanswered, LimitChecked, transition_events
 
-_SWEEP_EVERY_S = 5.0
+_RETRY_AFTER_S = 5.0
 _BATCH_MAX = 50
 _MISSES = 3  # inquiries that do not find the object, at least: nobody paid it
 _READ_TIMEOUT_S = 2.0
@@ -58,12 +58,14 @@ class PaymentSweep:
     clock: Clock
 
     async def keep_sweeping(self) -> None:
+        due_times = self.journal_writer.ages.due_times
         while True:
-            await self.clock.sleep(_SWEEP_EVERY_S)
             try:
                 await self.sweep()
+                await due_times.wait(due_times.ledger_rows, did_something=False)  # what is left is not urgent
             except JournalUnavailable:
                 self.journal_writer.telemetry.emit(JournalUnanswered("payments that are due"))
+                await self.clock.sleep(_RETRY_AFTER_S)
 
     async def sweep(self) -> int:
         """Act on payments that are due; how many. Raises JournalUnavailable."""
@@ -254,27 +256,25 @@ class IntentReader:
     clock: Clock
     telemetry: Telemetry
 
-    async def complete(self, context: CallContext) -> None:
-        """Give the call the intent of the object that it acts on. If that fails, its target alone guards it."""
-        policy, acts_on, operation = context.policy, context.payment_claim.acts_on, context.operation
-        if policy.payment.intent_at is None or acts_on is None or operation is None or not policy.kind.pays:
-            return
+    async def complete(self, context: CallContext) -> CallContext:
+        """The call with the intent of the object that it acts on. If that fails, its target alone guards it."""
+        policy, acts_on, operation = context.policy, context.payment_claim.acts_on, context.fresh
+        if policy.payment.intent_at is None or acts_on is None or not policy.kind.pays:
+            return context
         if operation.guard is not None and operation.guard.kind is GuardKind.INTENT:
-            return
+            return context
         try:
             [row] = await self.journal.ledger_rows((acts_on.key,))
         except JournalUnavailable:
-            return  # the claim finds out, and says so
+            return context  # the claim finds out, and says so
         if row is not None and payment_from_row(row).intent is not None:
-            return
+            return context
         shown = await self._read_object(context, operation)
         intent = reference_text(evaluate(policy.payment.intent_at, shown)) if shown is not None else None
         if intent is None:
             self.telemetry.emit(LimitChecked(policy.provider, policy.operation, _INTENT_UNKNOWN))
-            return
-        guard = intent_guard_of(policy, operation.account, intent, self.vault.identity_secret)
-        context.operation = operation.changed(guard=guard)
-        context.identity = replace(context.identity, guard=guard)
+            return context
+        return context.guarded_by(intent_guard_of(policy, operation.account, intent, self.vault.identity_secret))
 
     async def _read_object(self, context: CallContext, operation: Operation) -> Tree:
         time_left_s = min(_READ_TIMEOUT_S, context.deadline_mono - self.clock.mono())

@@ -8,30 +8,36 @@ Doubt ends by evidence alone. A schedule that runs out ends in front of a person
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from paywitness.clock import Clock
 from paywitness.core.admission import TrafficClass
-from paywitness.core.circuit import CallGroup, CircuitDecision
+from paywitness.core.circuit import CallGroup, CircuitDecision, CircuitRefusal
 from paywitness.core.consequences import WriteContext
 from paywitness.core.decide import Action, decide
 from paywitness.core.errors import JournalUnavailable, StaleWrite
 from paywitness.core.external_evidence import EvidenceSource
 from paywitness.core.inquiry import AbsenceProof, after_miss, next_inquiry_at, quiet_since, reason_to_inquire
 from paywitness.core.lifecycle import Event, IncidentKind, advance
+from paywitness.core.limit_info import LimitInfo
 from paywitness.core.operation import Finding, FindingKind, Operation, State
 from paywitness.core.policy import Policy
 from paywitness.core.result import Classification, ResultClass
 from paywitness.engine import failpoints
-from paywitness.engine.calls.context import RESOLVER, CallContext, background_context, decision_context_of
+from paywitness.engine.calls.context import (
+    RESOLVER,
+    AttemptContext,
+    AttemptPermit,
+    background_context,
+    decision_context_of,
+)
 from paywitness.engine.calls.gate import held_party
 from paywitness.engine.calls.pipeline import CallPipeline
 from paywitness.engine.calls.stored_messages import StoredRequest
+from paywitness.engine.durability.due_times import DueTimes
 from paywitness.engine.durability.journal_writer import change_of
 from paywitness.engine.failpoints import Failpoints
 from paywitness.engine.policy_revisions import PinnedPolicies
@@ -47,7 +53,7 @@ from paywitness.telemetry.emitter import Telemetry
 from paywitness.telemetry.events import EvidenceKind, JournalUnanswered, ScheduleRanOut, transition_events
 
 _log = logging.getLogger("paywitness.resolver")
-_POLL_INTERVAL_S = 0.25
+_RETRY_AFTER_S = 0.25  # after a turn that failed, and of a provider that refuses inquiries
 _POSTPONE_MIN_S = 1.0
 _POSTPONE_MAX_S = 60.0  # an intent's retries are back after a day, an operator's word may be taken back at any time
 _RETRY_AFTER_MAX_S = 86_400.0  # a provider that asks for a longer wait does not put a doubt off for ever
@@ -71,24 +77,26 @@ class Resolver:
     per_provider_max: int
     _active_by_provider: Counter[str] = field(default_factory=Counter)
 
-    async def keep_resolving(self, before_each_poll: Callable[[], Awaitable[object]] | None = None) -> None:
-        """Look for ever. `before_each_poll` runs before each look: what a spool kept is known, and not asked for."""
-        waiters = self.external_evidence.waiters
-        waiters.resolver_running = True
+    async def keep_resolving(self, before_each_turn: Callable[[], Awaitable[object]] | None = None) -> None:
+        """Take due operations for ever. `before_each_turn` runs before each turn: what a spool kept is known, and the
+        provider is not asked about it."""
+        self.external_evidence.waiters.resolver_running = True
         while True:
             try:
-                if before_each_poll is not None:
-                    await before_each_poll()
-                await self.start_due()
+                if before_each_turn is not None:
+                    await before_each_turn()
+                taken = await self.start_due()
+                await self._due_times.wait(self._due_times.operations, did_something=taken > 0)
             except JournalUnavailable:
                 self.telemetry.emit(JournalUnanswered("what is due"))
+                await self.clock.sleep(_RETRY_AFTER_S)
             except Exception as error:  # noqa: BLE001  # a fault of ours must not end the resolving for ever
                 _log.error("looking for what is due failed by %s", type(error).__name__, extra=REPEATS)
-                await self.clock.sleep(_POLL_INTERVAL_S)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_POLL_INTERVAL_S):
-                    await waiters.due.wait()
-            waiters.due.clear()
+                await self.clock.sleep(2 * _RETRY_AFTER_S)
+
+    @property
+    def _due_times(self) -> DueTimes:
+        return self.pipeline.journal_writer.ages.due_times
 
     async def start_due(self) -> int:
         """Take up what is due, as far as there are hands for it. How many."""
@@ -96,7 +104,7 @@ class Resolver:
         if free_workers <= 0:
             return 0
         busy = {name for name, count in self._active_by_provider.items() if count >= self.per_provider_max}
-        full = frozenset(busy | self._providers_refusing_inquiries())
+        self._due_times.providers_held_back = full = frozenset(busy | self._providers_refusing_inquiries())
         token = self.randomness.token()
         requested_boot = self.clock.boot()
         limit = min(free_workers, self.per_provider_max)
@@ -114,12 +122,12 @@ class Resolver:
 
     def _providers_refusing_inquiries(self) -> set[str]:
         """Providers whose inquiries are held back: what is due waits where it is, and costs nothing."""
-        circuits = self.pipeline.gate.circuits
-        return {
-            name
-            for name in self.book().providers
-            if circuits.view(name, CallGroup.INQUIRY).decision is CircuitDecision.REFUSE
-        }
+        views = {name: self.pipeline.gate.circuits.view(name, CallGroup.INQUIRY) for name in self.book().providers}
+        refusing = {name: view for name, view in views.items() if view.decision is CircuitDecision.REFUSE}
+        for view in refusing.values():
+            ends_by_time = view.reason not in {CircuitRefusal.PROBING, CircuitRefusal.RAMP}
+            self._due_times.operations.set_within(max(view.retry_after_s if ends_by_time else 0.0, _RETRY_AFTER_S))
+        return set(refusing)
 
     async def _resolve_and_release(self, operation: Operation, token: str) -> None:
         try:
@@ -134,7 +142,7 @@ class Resolver:
             if self._active_by_provider[operation.provider] <= 0:
                 del self._active_by_provider[operation.provider]
             self.pipeline.leases.release(operation.id)
-            self.external_evidence.waiters.due.set()
+            self._due_times.operations.set()
 
     async def resolve(self, operation: Operation, token: str) -> None:
         """One look at one operation that we hold."""
@@ -147,7 +155,7 @@ class Resolver:
         request = await self.inquiry_client.stored_request(operation)
         context = background_context(operation, policy, request, token, self.clock)
         decision = decide(
-            decision_context_of(operation, policy, context, self.clock, self.pipeline.journal_writer.ages, delay_s=0.0)
+            decision_context_of(operation, policy, context, self.clock, self.pipeline.journal_writer.ages, tries=0)
         )
         match decision.action:
             case Action.CANCEL:
@@ -164,7 +172,7 @@ class Resolver:
                 await self._reschedule(operation, policy, token, None)
 
     async def _inquire(
-        self, context: CallContext, operation: Operation, policy: Policy, request: StoredRequest | None
+        self, context: AttemptContext, operation: Operation, policy: Policy, request: StoredRequest | None
     ) -> None:
         inquired_at = self._low_now(operation)
         inquiry_result = await self.inquiry_client.inquire(operation, policy, request, reason_to_inquire(operation))
@@ -233,17 +241,15 @@ class Resolver:
 
     async def _resend_or_reschedule(
         self,
-        context: CallContext,
+        context: AttemptContext,
         operation: Operation,
         policy: Policy,
         inquiry_result: InquiryResult,
         inquired_at: float,
     ) -> None:
         """Asking told nothing: the re-send that is safe, while somebody still wants the order; else the next look."""
-        context.inquiry_found_nothing = True
-        decision = decide(
-            decision_context_of(operation, policy, context, self.clock, self.pipeline.journal_writer.ages, delay_s=0.0)
-        )
+        ages = self.pipeline.journal_writer.ages
+        decision = decide(decision_context_of(operation, policy, context, self.clock, ages, tries=0, inquired=True))
         resends = decision.action is Action.SCHEDULE_RETRY and operation.state is State.UNKNOWN
         limited_for_s = await self._resend(context, operation, policy) if resends else None
         if not resends or limited_for_s is not None:  # what may not be sent is asked about
@@ -251,7 +257,7 @@ class Resolver:
                 operation, policy, context.token, inquiry_result, inquired_at, limited_for_s=limited_for_s
             )
 
-    async def _resend(self, context: CallContext, operation: Operation, policy: Policy) -> float | None:
+    async def _resend(self, context: AttemptContext, operation: Operation, policy: Policy) -> float | None:
         """The same bytes under the same key, and under the credential of the first send: another one could be another
         account's, where the key is not known. Should it have expired, the re-send is refused, and we ask. A retry like
         any other: it needs a turn at the provider, and its budget; where it has none, how long that may last."""
@@ -266,16 +272,17 @@ class Resolver:
         )
         if permit.attempt_permit is None:
             return permit.retry_after_s
-        context.permit = permit.attempt_permit
         try:
-            return await self._resend_with_permit(context, operation, policy)
-        finally:  # whatever became of it, also where the journal did not answer
-            await self.pipeline.gate.release(context)
-            await self.pipeline.retry_budget.refund(context)
+            return await self._resend_with_permit(context, operation, policy, permit.attempt_permit)
+        finally:  # whatever became of it, also if the journal did not answer
+            await self.pipeline.gate.release(permit.attempt_permit)
 
-    async def _resend_with_permit(self, context: CallContext, operation: Operation, policy: Policy) -> float | None:
-        if not await self.pipeline.retry_budget.acquire(context, operation, policy, _LOST_OUTCOME):
-            return context.limit_info.retry_after_s if context.limit_info else 0.0
+    async def _resend_with_permit(
+        self, context: AttemptContext, operation: Operation, policy: Policy, permit: AttemptPermit
+    ) -> float | None:
+        grant = await self.pipeline.retry_budget.acquire(context.priority, operation, policy, _LOST_OUTCOME)
+        if isinstance(grant, LimitInfo):
+            return grant.retry_after_s
         change = change_of(
             operation,
             advance(operation, Event.RESEND_RECORDED, checks_done=operation.checks_done + 1),
@@ -286,16 +293,23 @@ class Resolver:
             action=Action.SCHEDULE_RETRY,
             because="in_doubt_same_key_later",
         )
-        taken = await self.pipeline.journal_writer.try_write(change)
-        if taken is None:  # somebody knew more, or was faster
-            return None
-        await self.failpoints.hit(failpoints.RESEND_RECORDED)
+        taken = None
         try:
-            context.finished.set_result(await self.pipeline.run_attempts(context, taken, policy))
-            await self.pipeline.duplicates.mark_undelivered(context.operation, context)
+            taken = await self.pipeline.journal_writer.try_write(change)
         finally:
-            if not context.finished.done():
-                context.finished.cancel()  # a repeat may wait for it
+            if taken is None:  # somebody knew more, or was faster
+                await self.pipeline.retry_budget.refund(grant)
+        if taken is None:
+            return None
+        finished = context.progress.finished
+        try:
+            await self.failpoints.hit(failpoints.RESEND_RECORDED)
+            end = await self.pipeline.run_attempts(context, taken, policy, None, permit, grant, tries=0)
+            finished.set_result(end.reply)
+            await self.pipeline.duplicates.mark_undelivered(context)
+        finally:
+            if not finished.done():
+                finished.cancel()  # a repeat may wait for it
             self.external_evidence.waiters.notify(operation.id)
         return None
 

@@ -13,7 +13,6 @@ The journal is the queue: a crash at any point leaves the event where the next l
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import logging
 from collections.abc import Callable, Mapping
@@ -37,6 +36,7 @@ from paywitness.core.webhook_event import (
     rematch_delay_s,
     webhook_events_in,
 )
+from paywitness.engine.durability.due_times import DueTimes
 from paywitness.engine.webhooks.applier import Hints, WebhookApplier
 from paywitness.engine.webhooks.relay import RELAY_LEASE_S, RELAYS_MAX, Relay, next_relay_at
 from paywitness.engine.webhooks.verification import (
@@ -62,8 +62,7 @@ _log = logging.getLogger("paywitness.webhooks")
 
 BATCH_SIZE = 64  # webhook events taken from the journal at a time
 APPLYING_MAX = 8  # applied at the same time
-_POLL_INTERVAL_S = 1.0
-_POLL_INTERVAL_MIN_S = 0.05
+_RETRY_AFTER_S = 1.0
 _UNMATCHED_AFTER_S = 7 * 86400.0
 
 
@@ -112,7 +111,7 @@ class WebhookInbox:
     relay: Relay
     book: Callable[[], PolicyBook]
     environment: Mapping[str, str]
-    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    due_times: DueTimes
     _relays: Tasks = field(default_factory=lambda: Tasks(RELAYS_MAX))
     _relaying: set[int] = field(default_factory=set)  # numbers of webhook events
     _signer_certificates: SignerCertificates = field(init=False)
@@ -187,7 +186,7 @@ class WebhookInbox:
         except JournalUnavailable:
             return self._report(provider, InboxResult.NOT_KEPT, replace(_UNAVAILABLE, genuine=True))
         finally:
-            self._wake.set()
+            self.due_times.webhook_events.set()
         reply = replace(reply, genuine=True)
         return self._report(provider, refusal, reply) if refusal else reply
 
@@ -275,19 +274,14 @@ class WebhookInbox:
     async def keep_applying(self) -> None:
         """Apply and relay what is due, for as long as the sidecar runs."""
         while True:
-            self._wake.clear()
             try:
-                pause_s = await self.apply_due()
+                processed = await self.apply_due()
+                await self.due_times.wait(self.due_times.webhook_events, did_something=processed > 0)
             except JournalUnavailable:
-                pause_s = _POLL_INTERVAL_S  # whoever needs the journal next says so louder
-            if pause_s > 0:
-                with contextlib.suppress(TimeoutError):
-                    # Not wait_for: until Python 3.12 it forgets a cancellation that comes together with the event.
-                    async with asyncio.timeout(pause_s):
-                        await self._wake.wait()
+                await self.clock.sleep(_RETRY_AFTER_S)  # whoever needs the journal next says so louder
 
-    async def apply_due(self) -> float:
-        """Apply and relay what is due now; how long to wait before the next look. Raises JournalUnavailable."""
+    async def apply_due(self) -> int:
+        """Apply and relay what is due now, at most a batch; how many. Raises JournalUnavailable."""
         due = await self.journal.due_webhook_events(limit=BATCH_SIZE)
         free = [webhook_event for webhook_event in due if webhook_event.number not in self._relaying]
         slots = asyncio.Semaphore(APPLYING_MAX)
@@ -297,7 +291,7 @@ class WebhookInbox:
                 return await self._process(webhook_event)
 
         outcomes = await asyncio.gather(*(process(webhook_event) for webhook_event in free), return_exceptions=True)
-        pauses_s, processed = [_POLL_INTERVAL_S], 0
+        processed = 0
         for outcome in outcomes:
             if isinstance(outcome, JournalUnavailable):
                 raise outcome
@@ -306,9 +300,7 @@ class WebhookInbox:
                 _log.error("a webhook was not seen to: %s at %s", name, place, extra=repeats(place))
                 continue
             processed += 1
-            if outcome.due_at is not None:
-                pauses_s.append(outcome.due_at - self.clock.now())
-        return 0.0 if processed and len(due) == BATCH_SIZE else max(_POLL_INTERVAL_MIN_S, min(pauses_s))
+        return processed
 
     async def close(self) -> None:
         """Give up the relays that are under way: they are tried again after the next start."""
@@ -417,7 +409,7 @@ class WebhookInbox:
             return  # told twice rather than never: its lease runs out
         finally:
             self._relaying.discard(webhook_event.number)
-            self._wake.set()
+            self.due_times.webhook_events.set()
 
 
 def _bound_to(provider: str, account: str, event_id: str) -> str:

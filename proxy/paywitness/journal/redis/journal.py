@@ -38,7 +38,7 @@ from paywitness.journal.redis import checks, scripts
 from paywitness.journal.redis.reader import RedisReader
 from paywitness.journal.redis.replication import JournalMark, ReplicationStatus
 from paywitness.journal.redis.retention import RedisRetention
-from paywitness.journal.redis.rows import ledger_args, parse_ledger_row
+from paywitness.journal.redis.rows import ledger_args, parse_ledger_row, parse_next_due
 from paywitness.journal.redis.webhook_events import RedisWebhookEvents
 from paywitness.journal.redis.writer import RedisWriter
 from paywitness.journal.transitions import WallClock
@@ -215,8 +215,8 @@ class RedisJournal:
         return JournalLevel(int(level), float(raised_at))
 
     async def read_clock(self) -> StoreClock:
-        now, raw, *row = await self._writer.run(scripts.CLOCK, AGES_KEY, droppable=True)
-        return StoreClock(float(now), float(raw), parse_ledger_row(row[0]) if row else None)
+        now, raw, row, due = await self._writer.run(scripts.CLOCK, AGES_KEY, droppable=True)
+        return StoreClock(float(now), float(raw), parse_ledger_row(row) if row else None, parse_next_due(*due))
 
     async def retire(
         self,

@@ -17,7 +17,7 @@ from typing import Any
 from paywitness.core.claim import Alias, AliasKind, ClaimRequest, Tombstone
 from paywitness.core.credential_owners import Maker
 from paywitness.core.operation import HistoryEntry, Lease, Operation, Outcome, State
-from paywitness.journal.base import LedgerRow
+from paywitness.journal.base import LedgerRow, NextDue
 from paywitness.journal.claim_answer import ClaimPlan
 from paywitness.journal.encoding import (
     entry_from_text,
@@ -246,3 +246,15 @@ def parse_tombstone(key: str, text: bytes) -> Tombstone:
     outcome_value = enum_or_safest(Outcome, outcome, Outcome.UNKNOWN)
     known = (operation_id, provider, operation, client_key, outcome_value, reference, float(ended_at))
     return Tombstone(key, *known, Maker(*more[0][:4]) if more else Maker())
+
+
+def parse_next_due(
+    operations: list[bytes], lease: bytes, webhook_event: bytes, relay: bytes, ledger_row: bytes, announced_seq: bytes
+) -> NextDue:
+    """What `clock.lua` says of what is due next."""
+    providers = (provider.decode() for provider in operations[::2])
+    by_provider = dict(zip(providers, map(float, operations[1::2]), strict=True))
+    lease_at, event_at, relay_at, row_at = (
+        float(at) if at else math.inf for at in (lease, webhook_event, relay, ledger_row)
+    )
+    return NextDue(by_provider, lease_at, min(event_at, relay_at), row_at, int(announced_seq))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import sqlite3
 from collections.abc import Iterable
 from typing import Any
@@ -12,7 +13,7 @@ from paywitness.core.claim import Alias, AliasKind, Tombstone
 from paywitness.core.credential_owners import Maker
 from paywitness.core.operation import Lease, Operation, Outcome, State
 from paywitness.journal import transitions
-from paywitness.journal.base import LedgerRow
+from paywitness.journal.base import LedgerRow, NextDue
 from paywitness.journal.encoding import (
     COLUMNS,
     MUTABLE_COLUMNS,
@@ -53,6 +54,15 @@ _NOT_YET_DUE = (
     f"SELECT id, state, due_at FROM operations INDEXED BY due WHERE {DUE} AND provider = ? AND due_at > ? "
     "AND lease_token IS NULL ORDER BY due_at, number LIMIT ?"
 )
+_FIRST_DUE_OF_PROVIDER = (
+    f"SELECT due_at FROM operations INDEXED BY due WHERE {DUE} AND provider = ? AND lease_token IS NULL "
+    "ORDER BY due_at LIMIT 1"
+)
+_FIRST_LEASE_END = "SELECT min(lease_until_at) FROM operations INDEXED BY leased WHERE lease_until_at IS NOT NULL"
+_FIRST_WEBHOOK_EVENT = "SELECT min(due_at) FROM notices INDEXED BY notices_due WHERE due_at IS NOT NULL"
+_FIRST_RELAY = "SELECT min(relay_due_at) FROM notices INDEXED BY notices_to_relay WHERE relay_due_at IS NOT NULL"
+_FIRST_LEDGER_ROW = "SELECT min(due_at) FROM ledger INDEXED BY ledger_due WHERE due_at IS NOT NULL"
+_LAST_ANNOUNCED = "SELECT max(seq) FROM changes INDEXED BY telling WHERE told = 1"
 _BY_NUMBER = f"{SELECT} WHERE number = ?"
 _ALIASES = "SELECT key, client_key, operation_id, kind, at FROM aliases"
 _TOMBSTONE = """SELECT key, operation_id, provider, operation, client_key, outcome, reference, ended_at, maker
@@ -175,6 +185,21 @@ class SqliteRows:
             provider = self.scalar(_NEXT_PROVIDER_DUE, provider)
         numbers = [number for _, number in sorted(found)[:limit]]
         return [operation for number in numbers for operation in self._several(_BY_NUMBER, number)]
+
+    def next_due(self) -> NextDue:
+        operations = {}
+        provider = self.scalar(_NEXT_PROVIDER_DUE, "")
+        while provider is not None:
+            due_at = self.scalar(_FIRST_DUE_OF_PROVIDER, provider)
+            if due_at is not None:
+                operations[provider] = due_at
+            provider = self.scalar(_NEXT_PROVIDER_DUE, provider)
+        lease, webhook_event, relay, ledger_row = (
+            math.inf if (at := self.scalar(query)) is None else at
+            for query in (_FIRST_LEASE_END, _FIRST_WEBHOOK_EVENT, _FIRST_RELAY, _FIRST_LEDGER_ROW)
+        )
+        announced_seq = int(self.scalar(_LAST_ANNOUNCED) or 0)
+        return NextDue(operations, lease, min(webhook_event, relay), ledger_row, announced_seq)
 
     def not_yet_due(self, provider: str, now: float, limit: int) -> list[tuple[str, State, float]]:
         """Those of the provider that nobody holds and that are not due yet, earliest first: id, state, due_at."""

@@ -335,7 +335,7 @@ class SqliteWriter:
             raise JournalUnusable(transitions.WRONG_IDENTITY_SECRET)
 
     def read_clock(self, _: None) -> StoreClock:
-        return StoreClock(self.time.now(), self._wall_clock.now(), self.rows.row(AGES_KEY))
+        return StoreClock(self.time.now(), self._wall_clock.now(), self.rows.row(AGES_KEY), self.rows.next_due())
 
     def store_time(self, _: None) -> None:
         """A small real write, which health asks for; and a restart goes on from the time it holds."""

@@ -12,7 +12,8 @@ from paywitness.core.payment import (
     payment_key,
 )
 from paywitness.journal.base import LedgerRow, OperationChange
-from paywitness.journal.claim_plan import ClaimPlan, plan_answer
+from paywitness.journal.claim_answer import ClaimPlan
+from paywitness.journal.claim_plan import plan_answer
 from paywitness.journal.ledger import payment_by_id, payment_row
 from paywitness.journal.transitions import (
     GUARDED_MAX,

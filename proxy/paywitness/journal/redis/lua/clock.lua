@@ -1,5 +1,18 @@
--- time | key: the journal's time, the store's clock itself, and the row of the ledger, if there is one.
+-- time | key: the journal's time, the store's clock itself, the row of the ledger, if there is one, and what is due next:
+-- provider, due, ... | end of a lease | webhook event | relay | row of the ledger ('': none) | last seq told.
 local now = tell_time(ARGV[1])
 local given = string.match(ARGV[1], '^[^|]*')
 local raw = given ~= '' and given or redis_time()
-return {now, raw, ledger_row(ARGV[2])}
+local function first(name)
+  return redis.call('ZRANGE', P .. name, 0, 0, 'WITHSCORES')[2] or ''
+end
+local due = {}
+for _, provider in ipairs(redis.call('SMEMBERS', P .. 'due')) do
+  local at = first('due:' .. provider)
+  if at ~= '' then
+    due[#due + 1], due[#due + 2] = provider, at
+  end
+end
+local next_due = {due, first('leases'), first('notices_due'), first('notices_to_relay'), first('ledger_due')}
+next_due[6] = redis.call('GET', P .. 'seq') or '0'
+return {now, raw, ledger_row(ARGV[2]) or false, next_due}
