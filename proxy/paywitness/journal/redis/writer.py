@@ -8,7 +8,8 @@ by itself, are judged beforehand, and their script writes them where that judgem
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -74,7 +75,7 @@ class _PlannedWrite:
 
 
 class RedisWriter:
-    """Everything that changes an operation."""
+    """What a `Journal` does with operations: everything that changes one."""
 
     def __init__(
         self,
@@ -84,7 +85,7 @@ class RedisWriter:
         replication: ReplicationStatus,
         level: int,
     ) -> None:
-        self._pipeline = pipeline
+        self._write_pipeline = pipeline
         self._keys = (prefix, f"{prefix}level/{level}")
         self._clock = clock
         self._accepted: dict[tuple[str, str], transitions.AcceptedCredential] = {}
@@ -116,7 +117,9 @@ class RedisWriter:
         """Run a script that begins by telling the time. One that finds the journal to be another one than we know has
         done nothing yet: it runs again, and whoever sends asks whether the journal has forgotten something."""
 
-        ask = partial(self._pipeline.run, script, self._keys, droppable=droppable, needs_replication=needs_replication)
+        ask = partial(
+            self._write_pipeline.run, script, self._keys, droppable=droppable, needs_replication=needs_replication
+        )
         try:
             return await ask((self.time_argument(), *arguments))
         except JournalForgot:
@@ -124,11 +127,14 @@ class RedisWriter:
 
     def run_without_time(self, script: LuaScript, *arguments: Argument) -> Awaitable[Any]:
         """Run a script that needs no time, or is told one that was read before."""
-        return self._pipeline.run(script, self._keys, arguments)
+        return self._write_pipeline.run(script, self._keys, arguments)
 
     # Claims.
 
-    async def claim(self, request: ClaimRequest) -> Claim:
+    async def claim(self, request: ClaimRequest, *, has_turn: bool = False) -> Claim:
+        if request.payout is not None and not has_turn:
+            async with self._caps_turn():
+                return await self.claim(request, has_turn=True)
         query, owns = LookupQuery.of_claim(request), owned_by(request)
         assumed = self._assumed_claim(request)
         start: WriteArgs = []
@@ -156,14 +162,10 @@ class RedisWriter:
         claim: Claim = await self._plan_and_commit(query, lambda found: self._plan_claim(request, found), owns, reply)
         return claim
 
-    async def claim_payout(self, request: ClaimRequest) -> Claim:
-        """A claim on caps that many others count on too: one after the other, so that only other sidecars are faster
-        now and then."""
-        async with self._caps_turn():
-            return await self.claim(request)
-
     @asynccontextmanager
     async def _caps_turn(self) -> AsyncIterator[None]:
+        """For a step on caps that many others count on too: one after the other, so that only other sidecars are faster
+        now and then."""
         try:
             async with asyncio.timeout(_CAPS_TURN_S):
                 await self._caps_lock.acquire()
@@ -294,9 +296,13 @@ class RedisWriter:
         return recorded
 
     async def restore(
-        self, operation: Operation, sealed: tuple[bytes | None, bytes | None], lease_s: float | None
+        self,
+        operation: Operation,
+        sealed_request: bytes | None = None,
+        sealed_response: bytes | None = None,
+        *,
+        lease_s: float | None = None,
     ) -> Operation:
-        request, response = sealed
         guard = operation.guard.value if operation.guard is not None else ""
 
         def judge(found: RedisLookups) -> _PlannedWrite:
@@ -309,9 +315,9 @@ class RedisWriter:
             rows = rows_of_changes([(stored, write.operation)], found)
             rows = (*rows, *restored_rows(write.operation, found, found.now))
             if stored is not None:
-                return _PlannedWrite(write.operation, (write_args(write, sealed_response=response),), rows=rows)
-            kept = None if write.erase_request else request
-            start = insert_args(write, kept, lease_s or 0.0, sealed_response=response)
+                return _PlannedWrite(write.operation, (write_args(write, sealed_response=sealed_response),), rows=rows)
+            kept = None if write.erase_request else sealed_request
+            start = insert_args(write, kept, lease_s or 0.0, sealed_response=sealed_response)
             return _PlannedWrite(write.operation, insert=[*start, "1" if plan.key_taken else ""], rows=rows)
 
         payment = (payment_key(operation.payment),) if operation.payment else ()
@@ -321,7 +327,9 @@ class RedisWriter:
 
     # Leases.
 
-    async def take_due(self, token: str, lease_s: float, limit: int, full: frozenset[str]) -> tuple[Operation, ...]:
+    async def take_due(
+        self, token: str, lease_s: float, *, limit: int, full: frozenset[str] = frozenset()
+    ) -> tuple[Operation, ...]:
         taken: list[Operation] = []
         newer = 0
         for _ in range(TRIES_MAX):
@@ -338,7 +346,10 @@ class RedisWriter:
             taken.extend(await self._write_each(now, rows, held))
         return tuple(taken)
 
-    async def expire_leases(self, over_at: float) -> tuple[Operation, ...]:
+    async def expire_leases(
+        self, *, all_of_earlier_holders: bool = False, over_at: float = math.inf
+    ) -> tuple[Operation, ...]:
+        """Expired leases alone, whatever is asked: that an earlier process of ours is gone says nothing of others."""
         acted_upon: list[Operation] = []
         passed = 0
         for _ in range(transitions.EXPIRED_LEASES_MAX // _SWEEP_SIZE + TRIES_MAX):
@@ -377,16 +388,6 @@ class RedisWriter:
         async with self._caps_turn():
             expired: list[Operation] = await self._plan_and_commit(LookupQuery(ids=(operation_id,)), judge)
         return expired
-
-    async def renew(
-        self, operation_ids: tuple[str, ...], token_of: Mapping[str, str], lease_s: float
-    ) -> frozenset[str]:
-        held = [(operation_id, token_of[operation_id]) for operation_id in operation_ids if operation_id in token_of]
-        renewed: set[str] = set()
-        for first in range(0, len(held), _SWEEP_SIZE):
-            pairs = [text for pair in held[first : first + _SWEEP_SIZE] for text in pair]
-            renewed.update(found.decode() for found in await self.run(scripts.RENEW, repr(lease_s), *pairs))
-        return frozenset(renewed)
 
     # What the steps are made of.
 
