@@ -7,8 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from paywitness.core.payment import Payment
-from paywitness.core.payment_names import (
+from paywitness.core.payment import (
+    Payment,
     payment_key,
 )
 from paywitness.journal.base import LedgerRow

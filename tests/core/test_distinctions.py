@@ -18,7 +18,7 @@ from paywitness.core.identity import Identity, fingerprint_of, identify
 from paywitness.core.lifecycle import IncidentKind
 from paywitness.core.money import Money
 from paywitness.core.operation import Guard, GuardKind, Operation, RepeatPaymentRule, State
-from paywitness.core.payment import Movement, MovementStatus, Payment, ShownBalance, most_of
+from paywitness.core.payment import Movement, MovementStatus, Payment, ShownBalance
 from paywitness.core.payment_changes import _with_totals
 from paywitness.core.payment_claims import IntentHold, LimitCheck, LimitVerdict, hold_of_payment
 from paywitness.core.policy import Policy
@@ -178,7 +178,7 @@ def test_a_payment_that_was_given_back_and_is_disputed_keeps_its_intent() -> Non
 
 def test_a_negative_movement_makes_no_room() -> None:
     moves = tuple(Movement(f"op_{number}", OperationKind.REFUND, amount) for number, amount in enumerate((60, -50)))
-    assert most_of(moves) == 60
+    assert paid(movements=moves).reserved_at_most(OperationKind.REFUND) == 60
 
 
 def test_a_total_is_not_taken_over_while_a_refund_that_it_may_hold_is_open() -> None:

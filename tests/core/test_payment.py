@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 from paywitness.core.lifecycle import IncidentKind
 from paywitness.core.money import Money
 from paywitness.core.operation import Operation, State
-from paywitness.core.payment import FOLLOW_UPS, MovementStatus, PaidElsewhere, Payment, ShownBalance
+from paywitness.core.payment import (
+    FOLLOW_UPS,
+    MovementStatus,
+    PaidElsewhere,
+    Payment,
+    PaymentName,
+    ShownBalance,
+    name_key,
+)
 from paywitness.core.payment_changes import adopted, after_change, has_new_totals, reconciled, touches_payment
 from paywitness.core.payment_claims import (
     IntentHold,
@@ -29,10 +37,6 @@ from paywitness.core.payment_claims import (
     with_reservation,
 )
 from paywitness.core.payment_evidence import proves_movement
-from paywitness.core.payment_names import (
-    PaymentName,
-    name_key,
-)
 from paywitness.core.payment_rules import IncrementMeaning, LimitMode, Overcapture
 from paywitness.core.provider_contract import OperationKind
 from paywitness.core.result import Effect, ResultClass

@@ -13,9 +13,8 @@ from aiohttp.test_utils import TestServer
 
 from paywitness.core.call import CallerOptions
 from paywitness.core.lifecycle import IncidentKind
-from paywitness.core.payment import Payment
+from paywitness.core.payment import Payment, name_key
 from paywitness.core.payment_corrections import CorrectionRefused
-from paywitness.core.payment_names import name_key
 from paywitness.core.reply import Reply
 from paywitness.engine.operator_commands import InvalidCommand
 from paywitness.engine.payment_commands import (

@@ -17,7 +17,7 @@ from paywitness.core.claim import Claim, ClaimRequest
 from paywitness.core.errors import JournalLevelError, JournalUnavailable, JournalUnusable
 from paywitness.core.levels import LEVEL, JournalLevel
 from paywitness.core.operation import DoubtCount, HistoryEntry, Lease, Operation, State
-from paywitness.journal import claim_answer, claim_plan, fallback_plan, transitions
+from paywitness.journal import claim_plan, fallback_plan, transitions
 from paywitness.journal.base import (
     AGES_KEY,
     DUE_ROWS_COUNTED_MAX,
@@ -31,6 +31,7 @@ from paywitness.journal.base import (
     StoreClock,
     StoredWebhookEvent,
 )
+from paywitness.journal.claim_answer import ClaimPlan
 from paywitness.journal.payouts import rows_of_writes
 from paywitness.journal.transitions import JournalTime, WallClock
 from tests.journal.memory_tables import MemoryTables
@@ -60,7 +61,7 @@ class MemoryJournal:
         tables = self._opened()
         self._check_level()
         now = self._time.now()
-        taken = claim_answer.plan_answer(request, now, tables)
+        taken = claim_plan.plan_answer(request, now, tables)
         self._check_started(taken)
         for write in taken.updates:
             tables.write(write)
@@ -69,15 +70,9 @@ class MemoryJournal:
         if taken.insert is not None:
             tables.start(taken.insert, request.sealed_request)
         tables.store_rows(taken.rows, now)
-        return self._claim_result(taken, now)
+        return claim_plan.claim_result(taken, now, tables.sealed)
 
-    def _claim_result(self, taken: claim_plan.ClaimPlan, now: float) -> Claim:
-        sealed: tuple[bytes | None, bytes | None] = (None, None)
-        if taken.holder is not None and claim_answer.needs_sealed_messages(taken):
-            sealed = self._tables.sealed(taken.holder.id)
-        return claim_answer.claim_result(taken, now, sealed)
-
-    def _check_started(self, taken: claim_plan.ClaimPlan) -> None:
+    def _check_started(self, taken: ClaimPlan) -> None:
         if taken.insert is not None and taken.insert.operation.id in self._tables.operations:
             raise JournalUnavailable(f"the journal holds another operation of the id {taken.insert.operation.id}")
 
@@ -122,7 +117,7 @@ class MemoryJournal:
         if taken.second.insert is not None:
             tables.start(taken.second.insert, request.sealed_request)
         tables.store_rows(taken.second.rows, now)
-        return taken.first, self._claim_result(taken.second, now)
+        return taken.first, claim_plan.claim_result(taken.second, now, tables.sealed)
 
     async def restore(
         self,

@@ -11,8 +11,8 @@ from paywitness.core.levels import LEVEL, JournalLevel
 from paywitness.core.operation import HistoryEntry, Operation
 from paywitness.journal import transitions
 from paywitness.journal.base import LedgerRow, PolicyRevision, StoredWebhookEvent, WebhookEventResult
-from paywitness.journal.ledger import followed, keys_kept_of, may_forget, row_kept_of
-from paywitness.journal.tombstones import may_retire, retired_together, tombstones_of
+from paywitness.journal.ledger import followed, may_forget
+from paywitness.journal.tombstones import keys_kept_of, may_retire, retired_together, row_kept_of, tombstones_of
 
 
 @dataclass(slots=True)

@@ -12,12 +12,13 @@ from paywitness.core.claim import Claim, ClaimRequest, ClaimVerdict
 from paywitness.core.lifecycle import Event, IncidentKind, advance
 from paywitness.core.money import Money
 from paywitness.core.operation import Guard, Operation, RepeatPaymentRule, State
-from paywitness.core.payment import Payment, ShownBalance
-from paywitness.core.payment_claims import LimitVerdict, PaymentClaim
-from paywitness.core.payment_names import (
+from paywitness.core.payment import (
+    Payment,
+    ShownBalance,
     payment_key,
     payment_names,
 )
+from paywitness.core.payment_claims import LimitVerdict, PaymentClaim
 from paywitness.core.payment_rules import LimitMode
 from paywitness.core.provider_contract import OperationKind
 from paywitness.core.result import Effect, ResultClass

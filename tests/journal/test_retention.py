@@ -13,8 +13,8 @@ from paywitness.core.operation import Lease, Operation, Outcome, RepeatPaymentRu
 from paywitness.core.provider_contract import OperationKind
 from paywitness.core.webhook_event import MatchKey
 from paywitness.journal.base import Journal, OperationChange, OperationQuery, StoredWebhookEvent, WebhookEventResult
-from paywitness.journal.ledger import abandoned_key, abandoned_operation
 from paywitness.journal.sqlite import retention
+from paywitness.journal.tombstones import abandoned_key, abandoned_operation
 from tests.journal.conftest import Store
 from tests.journal.samples import (
     FINGERPRINT,

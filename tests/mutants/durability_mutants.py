@@ -69,11 +69,11 @@ DURABILITY = (
         "late_evidence_takes_the_lease",
         "evidence of an earlier attempt takes the lease from whoever sends a later one",
         swapped(
-            _TRANSITIONS + "_lease_after",
-            "stored if _is_being_sent(change.operation) else None",
+            _TRANSITIONS + "record_write",
+            "stored_lease if is_being_sent else None",
             "None",
         ),
-        swapped(_TRANSITIONS + "record_write", "lease is None and _is_being_sent(operation)", "False"),
+        swapped(_TRANSITIONS + "record_write", "lease is None and is_being_sent", "False"),
     ),
     mutant(
         "sends_on_after_a_rollback",
@@ -256,7 +256,7 @@ DURABILITY = (
         "disputed_generation_forgotten",
         "a key starts anew although an earlier operation of it may have paid after all",
         swapped(
-            _PLAN + "_plan_claim",
+            _PLAN + "plan_claim",
             "existing is not None and (earlier := lookups.disputed(existing.key)) is not None",
             "(earlier := None) is not None",
         ),
@@ -287,13 +287,13 @@ DURABILITY = (
     mutant(
         "another_owner_replayed",
         "a credential that the provider calls another owner's gets a claim's answer",
-        swapped(_ANSWER + "_with_credential", "relation is CredentialRelation.OTHER", "False"),
+        swapped(_ANSWER + "with_credential", "relation is CredentialRelation.OTHER", "False"),
     ),
     mutant(
         "stranger_takes_the_reply",
         "an undelivered reply goes to a key whose credential may not be shown it",
         swapped(
-            _ANSWER + "_with_credential",
+            _ANSWER + "with_credential",
             "(known.separates and not is_same) or (takes_reply and not seen)",
             "known.separates and not is_same",
         ),

@@ -60,7 +60,7 @@ MONEY = (
     mutant(
         "negative_amount_makes_room",
         "a movement of a negative amount makes room for another one",
-        swapped("core.payment.most_of", "max(0, amount or 0)", "amount or 0"),
+        swapped("core.payment.Payment.reserved_at_most", "max(0, movement.minor_units)", "movement.minor_units"),
     ),
     mutant(
         "refund_counted_twice",

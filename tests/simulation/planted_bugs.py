@@ -16,7 +16,6 @@ from paywitness.core.budget import RetryRequest
 from paywitness.core.claim import Claim, ClaimJudgement, ClaimRequest, ClaimVerdict, lookup_verdict
 from paywitness.core.classify import ClassifyRules, ExpectedPayment, ResponseMatcher
 from paywitness.core.decide import DecisionContext
-from paywitness.core.errors import JournalUnavailable
 from paywitness.core.evidence import Evidence, WireFault
 from paywitness.core.external_evidence import EvidenceSource
 from paywitness.core.guard import is_reply_under_way
@@ -59,22 +58,11 @@ def bug(
 
 
 def _taken_for_granted(right: Function) -> Function:
-    unanswered: set[tuple[str, str | None]] = set()
-
-    async def wrong(self: Any, request: ClaimRequest) -> Claim:
-        """The claim is asked once. What would be asked again is answered from here."""
-        key = (request.token, request.compare_fingerprint)
-        if key in unanswered:
-            unanswered.discard(key)
-            sending = advance(request.fresh, Event.SEND_RECORDED)
-            sending = sending.changed(lease=Lease(request.token, self.clock.now() + 30.0))
-            return Claim(ClaimVerdict.OWNED, sending, self.clock.now())
-        try:
-            claim: Claim = await right(self, request)
-        except JournalUnavailable:
-            unanswered.add(key)
-            raise
-        return claim
+    async def wrong(self: Any, request: ClaimRequest, began_mono: float) -> Claim:
+        """What would be asked again is answered from here."""
+        sending = advance(request.fresh, Event.SEND_RECORDED)
+        sending = sending.changed(lease=Lease(request.token, self.clock.now() + 30.0))
+        return Claim(ClaimVerdict.OWNED, sending, self.clock.now())
 
     return wrong
 
@@ -531,7 +519,7 @@ BUGS = (
     bug(
         "sent_without_the_journal",
         "a sidecar sends although the journal did not confirm its claim",
-        Replaced(_ENGINE + "durability.journal_writer.JournalWriter._timed_claim", _taken_for_granted),
+        Replaced(_ENGINE + "durability.journal_writer.JournalWriter._claim_again", _taken_for_granted),
     ),
     bug(
         "new_key_per_retry",

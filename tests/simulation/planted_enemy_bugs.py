@@ -24,7 +24,7 @@ from paywitness.core.problems import Problem
 from paywitness.core.reply import problem_reply
 from paywitness.core.result import Classification, Effect, ResultClass
 from paywitness.core.template import CLOCK_DRIFT_MAX_S, TemplateValues
-from paywitness.journal.claim_plan import ClaimPlan
+from paywitness.journal.claim_answer import ClaimPlan
 from tests.simulation.guard_checkers import NOT_SENT_IS_TRUE, SAFE_IS_TRUE
 from tests.simulation.planting import Bug, Change, Function, Replaced
 
@@ -555,7 +555,7 @@ ENEMY_BUGS = (
     bug(
         "anothers_key_is_taken_up",
         "a key that another owner used without effect starts its next generation, under the same stamp",
-        Replaced("paywitness.journal.claim_answer._with_credential", _starts_are_of_nobody),
+        Replaced("paywitness.journal.claim_answer.with_credential", _starts_are_of_nobody),
         breaks=OWN_MERCHANT,
     ),
     bug(

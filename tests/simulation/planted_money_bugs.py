@@ -123,7 +123,7 @@ def _carries_no_intent(right: Function) -> Function:
 
 
 def _remembers_nobody(right: Function) -> Function:
-    def wrong(lookups: Any, guard: str, behind: Any) -> str | None:
+    def wrong(row: Any, lookups: Any, behind: Any) -> str | None:
         return None
 
     return wrong
@@ -230,13 +230,13 @@ MONEY_BUGS: tuple[Bug, ...] = (
     bug(
         "intent_not_carried",
         "a confirm does not have the intent of the call that opened its payment",
-        Replaced(_JOURNAL + "payment_target.target_of", _carries_no_intent),
+        Replaced(_JOURNAL + "ledger.target_of", _carries_no_intent),
         breaks=PAID_AGAIN,
     ),
     bug(
         "retired_payment_forgotten",
         "an intent or a payout reference is free once its operations are retired",
-        Replaced(_JOURNAL + "ledger.remembered_payer", _remembers_nobody),
+        Replaced(_JOURNAL + "tombstones.remembered_payer", _remembers_nobody),
         breaks=("a paid order is remembered",),
     ),
     bug(

@@ -12,7 +12,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from paywitness.core.call import CallerOptions
-from paywitness.core.payment_names import (
+from paywitness.core.payment import (
     payment_key,
 )
 from paywitness.journal.ledger import payment_from_row

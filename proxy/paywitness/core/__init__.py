@@ -9,12 +9,11 @@ what comes in
     account_rules      how accounts and their owners are told apart
     account_choice     which account of `accounts:` a call acts for
     policy             a provider's policy file as values: operations, routes, timeouts, priorities
-    payment            a payment: its names, numbers and movements, and what evidence makes of them
+    payment            a payment: its names and the keys of its rows, its numbers and movements
     payment_changes    what evidence makes of a payment: what is posted, returned, shown
     payment_rollback   what an operation that is put back tells of its payment
     payment_claims     limits, what is serialised, and what frees an intent
     payment_evidence   what a response or an object shows of a payment
-    payment_names      the names of a payment, and the keys of its rows
     payment_rules      which payment an operation acts on, and how its numbers are read and held
     payout_rules       caps, approval and check of payouts
     policy_defaults    what holds if a policy file is silent: retries, timeouts, budgets, circuit, all of it

@@ -16,11 +16,13 @@ Rules that hold together:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from enum import StrEnum
+from hashlib import blake2b
+from typing import NamedTuple
 
 from paywitness.core.operation import Guard
-from paywitness.core.payment_names import PaymentName
 from paywitness.core.payment_rules import IncrementMeaning, Overcapture
 from paywitness.core.provider_contract import OperationKind
 from paywitness.core.record import record
@@ -38,6 +40,34 @@ FOLLOW_UPS = frozenset(
         OperationKind.REVERSAL,
     }
 )
+
+
+class PaymentName(NamedTuple):
+    """A name under which the provider knows a payment, and the key of the row that links it to the payment. A name
+    belongs to one payment of one account: two accounts, or two providers, may use the same one."""
+
+    name: str
+    key: str
+
+
+def payment_key(payment_id: str) -> str:
+    return f"p:{payment_id}"
+
+
+def name_key(provider: str, account: str, name: str) -> str:
+    """Under which a journal keeps the link from a name to its payment. `provider` is the name that keys know."""
+    digest = blake2b(digest_size=20)
+    for part in (provider, account, name):
+        data = part.encode("utf-8", "surrogatepass")
+        digest.update(len(data).to_bytes(4, "big") + data)
+    return f"n:{digest.hexdigest()}"
+
+
+def payment_names(provider: str, account: str, names: Iterable[str]) -> tuple[PaymentName, ...]:
+    found: tuple[PaymentName, ...] = ()
+    for name in dict.fromkeys(names):
+        found = (*found, PaymentName(name, name_key(provider, account, name)))
+    return found
 
 
 class MovementStatus(StrEnum):
@@ -114,21 +144,28 @@ class Payment:
         return self.overcapture.above(self.authorised, self.currency)
 
     def reserved(self, *kinds: OperationKind) -> tuple[Movement, ...]:
-        return self._movements(MovementStatus.RESERVED, kinds)
+        return _in_status(self.movements, MovementStatus.RESERVED, kinds) if self.movements else ()
 
     def posted(self, *kinds: OperationKind) -> tuple[Movement, ...]:
-        return self._movements(MovementStatus.POSTED, kinds)
+        return _in_status(self.movements, MovementStatus.POSTED, kinds) if self.movements else ()
+
+    def returned_movements(self, *kinds: OperationKind) -> tuple[Movement, ...]:
+        return _in_status(self.movements, MovementStatus.RETURNED, kinds) if self.movements else ()
+
+    def reserved_at_most(self, *kinds: OperationKind) -> int | None:
+        """What the open movements of these kinds move at most. One of a negative amount moves nothing: it makes no room
+        for another. Unknown if one of them is."""
+        most = 0
+        for movement in self.movements:
+            if movement.status is MovementStatus.RESERVED and movement.kind in kinds:
+                if movement.minor_units is None:
+                    return None
+                most += max(0, movement.minor_units)
+        return most
 
     def posted_total(self, *kinds: OperationKind) -> int:
         """What movements of ours have moved at least, also while the number itself is unknown."""
-        return sum(movement.minor_units or 0 for movement in self.posted(*kinds))
-
-    def returned_movements(self, *kinds: OperationKind) -> tuple[Movement, ...]:
-        return self._movements(MovementStatus.RETURNED, kinds)
-
-    def _movements(self, status: MovementStatus, kinds: tuple[OperationKind, ...]) -> tuple[Movement, ...]:
-        found = (movement for movement in self.movements if movement.status is status)
-        return tuple(movement for movement in found if not kinds or movement.kind in kinds)
+        return sum([movement.minor_units or 0 for movement in self.posted(*kinds)])
 
     def movement_of(self, operation_id: str) -> Movement | None:
         return next((movement for movement in self.movements if movement.operation_id == operation_id), None)
@@ -141,15 +178,19 @@ def difference(minuend: int | None, *subtrahends: int | None) -> int | None:
     return total
 
 
+def _in_status(
+    movements: tuple[Movement, ...], status: MovementStatus, kinds: tuple[OperationKind, ...]
+) -> tuple[Movement, ...]:
+    return tuple([each for each in movements if each.status is status and (not kinds or each.kind in kinds)])
+
+
 def total_of(movements: tuple[Movement, ...]) -> int | None:
-    amounts = [movement.minor_units for movement in movements]
-    return None if None in amounts else sum(amount or 0 for amount in amounts)
-
-
-def most_of(movements: tuple[Movement, ...]) -> int | None:
-    """What the movements move at most. One of a negative amount moves nothing: it makes no room for another."""
-    amounts = [movement.minor_units for movement in movements]
-    return None if None in amounts else sum(max(0, amount or 0) for amount in amounts)
+    total = 0
+    for movement in movements:
+        if movement.minor_units is None:
+            return None
+        total += movement.minor_units
+    return total
 
 
 def with_step(payment: Payment, operation_id: str) -> Payment:
@@ -196,10 +237,6 @@ class ShownBalance:
     verify_at: float | None = None  # when to verify what was "already done" on a first attempt
     dispute: str = ""  # opened, won
     expiry_announced: str = ""  # soon, expired
-
-    @property
-    def is_empty(self) -> bool:
-        return self == NOTHING_SHOWN
 
 
 NOTHING_SHOWN = ShownBalance()

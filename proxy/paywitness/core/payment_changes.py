@@ -17,10 +17,10 @@ from paywitness.core.payment import (
     MovementStatus,
     PaidElsewhere,
     Payment,
+    PaymentName,
     ShownBalance,
     bounded,
     difference,
-    most_of,
     total_of,
     with_step,
 )
@@ -43,7 +43,7 @@ class PaymentChange:
 def after_change(payment: Payment, after: Operation, shown: ShownBalance) -> PaymentChange:
     """The payment after a change of one of its operations. `shown`: what its evidence shows of the payment."""
     before = payment
-    payment = with_names(payment, tuple(name.name for name in shown.names))
+    payment = with_names(payment, shown.names)
     if shown.intent is not None and (payment.intent is None or not shown.creates):  # a later update names a newer one
         payment = replace(payment, intent=shown.intent)
     if shown.expiry_announced:
@@ -83,9 +83,11 @@ def is_new_dispute(payment: Payment, operation: Operation, shown: ShownBalance) 
     return after_change(payment, operation, shown).payment.disputed != payment.disputed
 
 
-def with_names(payment: Payment, names: tuple[str, ...]) -> Payment:
-    added = tuple(name for name in dict.fromkeys(names) if name not in payment.names)
-    return replace(payment, names=(*payment.names, *added)[:NAMES_MAX]) if added else payment
+def with_names(payment: Payment, names: tuple[PaymentName, ...]) -> Payment:
+    known = payment.names
+    for name, _ in names:
+        known = known if name in known else (*known, name)
+    return payment if known is payment.names else replace(payment, names=known[:NAMES_MAX])
 
 
 def _is_success(operation: Operation) -> bool:
@@ -148,8 +150,11 @@ def _paid(payment: Payment, after: Operation, shown: ShownBalance) -> tuple[Paym
     captured = authorised if shown.captures else 0 if shown.captures is False else None
     if captured == 0:
         captured = total_of(first.posted(OperationKind.CAPTURE))
-    refunded = first.refunded if first.refunded is not None else total_of(first.posted(OperationKind.REFUND))
-    is_voided, is_reversed = bool(first.posted(OperationKind.VOID)), bool(first.posted(OperationKind.REVERSAL))
+    refunded, is_voided, is_reversed = first.refunded, False, False
+    if first.movements:
+        is_voided, is_reversed = bool(first.posted(OperationKind.VOID)), bool(first.posted(OperationKind.REVERSAL))
+    if refunded is None:
+        refunded = total_of(first.posted(OperationKind.REFUND)) if first.movements else 0
     payment = replace(
         payment,
         paid=True,
@@ -318,6 +323,8 @@ def _with_totals(payment: Payment, shown: ShownBalance) -> Payment:
     captured, refunded = shown.captured, shown.refunded
     if payment.authorised is None:
         payment = replace(payment, authorised=shown.authorised)
+    if captured is refunded is shown.capturable is shown.disputed is None:
+        return payment
     payment = _with_capturable(payment, shown)
     if captured is None and shown.capturable is not None and payment.authorised is not None and not payment.final:
         captured = payment.authorised - shown.capturable
@@ -337,7 +344,7 @@ def _without_open(known: int | None, total: int | None, payment: Payment, *kinds
     """What has moved at least by a total that may hold movements still reserved here: each of these is posted when its
     own evidence comes. A total that is less than our own movements is out of date. A number that is not `known` stays
     unknown while a movement is open: nobody can tell whether the total holds it."""
-    open_amount = most_of(payment.reserved(*kinds))
+    open_amount = payment.reserved_at_most(*kinds)
     if total is None or open_amount is None or total < payment.posted_total(*kinds):
         return None
     return None if known is None and open_amount else total - open_amount
@@ -398,13 +405,17 @@ def _larger(known: int | None, shown: int | None) -> int | None:
 
 def _is_negative(payment: Payment) -> bool:
     """Whether more has moved than the payment can have had, also if what is still open has moved too."""
-    increments = most_of(payment.reserved(OperationKind.INCREMENT))
-    captures = most_of(payment.reserved(OperationKind.CAPTURE))
-    left = (
-        difference(_plus(payment.authorised, _plus(increments, payment.capturable_above)), payment.captured),
-        difference(_plus(payment.captured, captures), payment.refunded),
-    )
-    return any(number is not None and number < 0 for number in left)
+    authorised, captured, refunded = payment.authorised, payment.captured, payment.refunded
+    if captured is None:
+        return False
+    if refunded is not None and refunded > captured:
+        captures = payment.reserved_at_most(OperationKind.CAPTURE)
+        if captures is not None and refunded > captured + captures:
+            return True
+    if authorised is None or captured <= authorised:
+        return False
+    increments = payment.reserved_at_most(OperationKind.INCREMENT)
+    return increments is not None and captured > authorised + increments + payment.capturable_above
 
 
 def touches_payment(before: Operation, after: Operation, shown: ShownBalance | None) -> bool:
@@ -417,7 +428,7 @@ def touches_payment(before: Operation, after: Operation, shown: ShownBalance | N
     is_new_reading = after.result_class is not before.result_class or after.incident != before.incident
     if after.kind in FOLLOW_UPS:
         return is_new_end or (after.state.ended and is_new_reading)
-    if shown is None or shown.is_empty:
+    if shown is None or shown == NOTHING_SHOWN:
         return after.kind.pays and after.state is State.SUCCEEDED and (is_new_end or is_new_reading)
     return bool(shown.names or shown.dispute or shown.expiry_announced or shown.verify_at) or (
         after.kind.pays and after.state is State.SUCCEEDED
@@ -438,7 +449,7 @@ def _with_dispute(payment: Payment, minor_units: int | None, *, won: bool) -> Pa
 
 def adopted(payment: Payment, shown: ShownBalance) -> Payment:
     """A payment that did not come through us, as an inquiry shows it. What it does not show stays unknown."""
-    payment = with_names(payment, tuple(name.name for name in shown.names))
+    payment = with_names(payment, shown.names)
     payment = replace(
         payment,
         elsewhere=PaidElsewhere.VERIFIED,

@@ -19,14 +19,11 @@ from paywitness.core.payment import (
     MovementStatus,
     PaidElsewhere,
     Payment,
+    PaymentName,
     bounded,
     difference,
-    most_of,
     total_of,
     with_step,
-)
-from paywitness.core.payment_names import (
-    PaymentName,
 )
 from paywitness.core.payment_rules import IncrementMeaning, LimitMode
 from paywitness.core.provider_contract import OperationKind
@@ -75,14 +72,14 @@ def check_limit(payment: Payment, kind: OperationKind, money: Money | None) -> L
 
 def _remaining(payment: Payment, kind: OperationKind) -> tuple[int | None, int | None]:
     """What is left for a movement of this kind: with reservations that compete, and if they were all released."""
-    competing = most_of(payment.reserved(kind))
+    competing = payment.reserved_at_most(kind)
     if kind is OperationKind.CAPTURE:
         increments = total_of(payment.reserved(OperationKind.INCREMENT))
         capturable = payment.capturable
         released = None if capturable is None or increments is None else capturable + increments
         released = 0 if payment.final else released
     else:
-        captures = most_of(payment.reserved(OperationKind.CAPTURE))
+        captures = payment.reserved_at_most(OperationKind.CAPTURE)
         base = None if payment.captured is None or captures is None else payment.captured + captures
         released = difference(base, payment.refunded, payment.disputed)
     return difference(released, competing), released

@@ -15,8 +15,7 @@ from paywitness.core.errors import MoneyError
 from paywitness.core.inquiry import FoundObject, Inquiry
 from paywitness.core.money import Unit, read_money
 from paywitness.core.operation import Finding, FindingKind, Operation, State
-from paywitness.core.payment import FOLLOW_UPS, Payment, ShownBalance, most_of
-from paywitness.core.payment_names import PaymentName, payment_names
+from paywitness.core.payment import FOLLOW_UPS, Payment, PaymentName, ShownBalance, payment_names
 from paywitness.core.payment_rules import BalanceFields, IncrementMeaning, PartialCaptures, PaymentRules
 from paywitness.core.policy import Policy
 from paywitness.core.provider_contract import OperationKind
@@ -175,7 +174,7 @@ def proves_movement(operation: Operation, payment: Payment | None, shown: ShownB
         OperationKind.REFUND: (shown.refunded, payment.refunded),
     }
     total, known = totals.get(operation.kind, (None, None))
-    reserved = most_of(payment.reserved(operation.kind))
+    reserved = payment.reserved_at_most(operation.kind)
     if total is None or reserved is None or amount is None:
         return True
     before = max(known or 0, payment.posted_total(operation.kind))

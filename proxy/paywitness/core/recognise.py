@@ -18,11 +18,11 @@ from paywitness.core.errors import BodyError, BodyOverBound, MoneyError
 from paywitness.core.identity import Identity, created_intent, identify, is_usable_key, request_hash_of, value_in
 from paywitness.core.money import Money, Unit, read_money
 from paywitness.core.operation import Operation
-from paywitness.core.payment_claims import PaymentClaim
-from paywitness.core.payment_names import (
+from paywitness.core.payment import (
     PaymentName,
     name_key,
 )
+from paywitness.core.payment_claims import PaymentClaim
 from paywitness.core.payment_rules import IncrementMeaning
 from paywitness.core.payout import PayoutClaim
 from paywitness.core.payout_claims import payout_claim

@@ -24,7 +24,7 @@ from paywitness.core.inquiry import FoundObject, Inquiry, InquiryReason
 from paywitness.core.lifecycle import IncidentKind
 from paywitness.core.money import Unit, read_money
 from paywitness.core.operation import FindingKind, Guard, Operation, RepeatPaymentRule
-from paywitness.core.payment import Payment, ShownBalance
+from paywitness.core.payment import Payment, PaymentName, ShownBalance, name_key, payment_key
 from paywitness.core.payment_corrections import (
     StatedBalance,
     adoption_refusal,
@@ -34,7 +34,6 @@ from paywitness.core.payment_corrections import (
     stated_words,
 )
 from paywitness.core.payment_evidence import shown_balance
-from paywitness.core.payment_names import PaymentName, name_key, payment_key
 from paywitness.core.payment_words import payment_sentences
 from paywitness.core.policy import Policy, Provider
 from paywitness.core.provider_contract import FieldKind
@@ -54,8 +53,8 @@ from paywitness.journal.ledger import (
     link_row,
     payment_from_row,
     payment_row,
-    remembered_row,
 )
+from paywitness.journal.tombstones import remembered_row
 from paywitness.policy.book import PolicyBook
 from paywitness.randomness import Randomness
 from paywitness.telemetry.emitter import Telemetry

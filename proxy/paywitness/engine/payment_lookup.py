@@ -14,20 +14,18 @@ from dataclasses import dataclass, replace
 from paywitness.core.account_choice import account_hashes_of, for_every_account
 from paywitness.core.identity import account_hashes_named, intent_guard
 from paywitness.core.operation import HistoryEntry, Operation
-from paywitness.core.payment import Payment
+from paywitness.core.payment import Payment, name_key, payment_key
 from paywitness.core.payment_changes import reconciled
-from paywitness.core.payment_names import name_key, payment_key
 from paywitness.core.policy import Provider
 from paywitness.journal.base import Journal, OperationQuery
 from paywitness.journal.ledger import (
     PaymentCommandEntry,
-    RememberedPayment,
     commands_key,
     intent_key,
     payment_commands,
     payment_from_row,
-    remembered_payments,
 )
+from paywitness.journal.tombstones import RememberedPayment, remembered_payments
 from paywitness.policy.book import PolicyBook
 
 _OPERATIONS_MAX = 200  # of one payment; a marketplace makes some dozens of partial refunds

@@ -2,14 +2,13 @@
 atomic step.
 
     base         the interface that every store implements, and the values that it takes and returns
-    claim_plan   what a claim comes to: pure, over the store's lookups
-    claim_answer   what the claim's credential may be told of it: pure
+    claim_plan   judges a claim: pure, over the store's lookups
+    claim_answer   what a claim comes to, and what its credential may be told of that: pure
     fallback_plan  what a fallback comes to: pure
     transitions  what a record, a lease, an expedited due time or a cursor lease makes of a row: pure
     ledger       payments as rows of the ledger: pure
-    payment_target  the payment that a call acts on, as a claim finds it: pure
     payouts      caps and approvals of payouts as rows of the ledger: pure
-    tombstones   which ended operations become tombstones: pure
+    tombstones   which ended operations become tombstones, and what the ledger keeps of them: pure
     encoding     operations and history entries as columns and JSON; must read what earlier versions wrote
     fallback_encoding  the part of a history entry that tells which routes there were
     sqlite/      one file, one process

@@ -1,4 +1,4 @@
-"""A claim's answer, pure: its plan as its credential may hear of it. Another owner's operation is never named, nor
+"""What a claim comes to, and what its credential may hear of that, pure. Another owner's operation is never named, nor
 joined, taken up by a next generation, nor is anything refused because of it.
 
 If another credential made the operation that stands in the way, the two must be of one owner. If the policy can tell
@@ -8,8 +8,9 @@ owners apart and nobody knows it yet, nothing is told and nothing is written.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Protocol
 
-from paywitness.core.claim import AliasKind, Claim, ClaimRequest, ClaimVerdict, maker_of
+from paywitness.core.claim import Alias, AliasKind, ClaimRequest, ClaimVerdict, Tombstone, maker_of
 from paywitness.core.credential_owners import (
     AccountSource,
     CredentialRelation,
@@ -19,8 +20,66 @@ from paywitness.core.credential_owners import (
     may_see,
     related,
 )
-from paywitness.journal import claim_plan
-from paywitness.journal.claim_plan import ClaimLookups, ClaimPlan
+from paywitness.core.operation import Operation
+from paywitness.core.payment import Payment
+from paywitness.core.payment_claims import LimitCheck
+from paywitness.core.payout import PayoutRefusal
+from paywitness.core.record import record
+from paywitness.journal.base import LedgerRow
+from paywitness.journal.ledger import OperationLookups
+from paywitness.journal.tombstones import RememberedPayment
+from paywitness.journal.transitions import OperationWrite
+
+
+class ClaimLookups(OperationLookups, Protocol):
+    """What a claim may look up, all of it as it stands in the step that the claim is."""
+
+    def newest(self, key: str) -> Operation | None:
+        """The newest generation under the key."""
+        ...
+
+    def disputed(self, key: str) -> Operation | None:
+        """One under the key whose incident is open, of any generation."""
+        ...
+
+    def alias(self, key: str) -> Alias | None: ...
+
+    def tombstone(self, key: str) -> Tombstone | None: ...
+
+    def accepted(self, account: str, credential: str) -> bool:
+        """Whether the provider has executed a call of the credential for the account."""
+        ...
+
+    def guarded(self, guard: str) -> tuple[Operation, ...]:
+        """Those that `core.guard.indexed_guard` keeps under the guard, oldest first: the newest GUARDED_MAX, and of the
+        others those that `core.guard.is_more_than_paid`. An intent that is paid every month has many; one whose
+        customer had to act may be accepted after them."""
+        ...
+
+
+@record
+class ClaimPlan:
+    """What a claim comes to. `before` (in this order), `alias` and `started` are written before it is answered."""
+
+    verdict: ClaimVerdict
+    holder: Operation | None  # of the key or the guard, as it stands after the steps
+    updates: tuple[OperationWrite, ...] = ()
+    insert: OperationWrite | None = None
+    alias: Alias | None = None  # to be written; replaces one of the same key
+    alias_kind: AliasKind | None = None  # what the key is to the holder, where it is not its own
+    tombstone: Tombstone | None = None
+    earlier: Operation | None = None  # the newest of the key itself, if another one would start
+    original: Operation | None = None  # whose call it repeats: the holder, or what the holder is the fallback of
+    first_delivery: bool = False  # the answer had reached nobody before
+    rows: tuple[LedgerRow, ...] = ()  # of the ledger, to be written
+    payment: Payment | None = None  # that the call acts on, as it stood before
+    limit: LimitCheck | None = None
+    waits: bool = False  # GUARDED: only while the holder is in flight
+    payer: RememberedPayment | None = None  # PAID_BEFORE: the operation, which was retired since
+    payout: PayoutRefusal | None = None
+    credential_accepted: bool = True  # the claimer may be shown the reply
+    credential_mapped: bool = True  # the claimer may send for the holder
+
 
 # What starts something, or is said without another operation.
 _TELLS_OF_NOBODY = frozenset(
@@ -34,17 +93,12 @@ _TELLS_OF_NOBODY = frozenset(
 )
 
 
-def plan_answer(request: ClaimRequest, now: float, lookups: ClaimLookups) -> ClaimPlan:
-    """What a claim comes to for its credential. Every store runs this in the one step that the claim is."""
-    return _with_credential(claim_plan.plan_claim(request, now, lookups), request, lookups)
-
-
-def _with_credential(plan: ClaimPlan, request: ClaimRequest, lookups: ClaimLookups) -> ClaimPlan:
+def with_credential(plan: ClaimPlan, request: ClaimRequest, lookups: ClaimLookups) -> ClaimPlan:
     """The plan, with what its credential may be shown and may send; or the refusal that names nothing."""
     fresh, known = request.fresh, request.credential
     if plan.insert is not None:
         # A key that another owner used is not a fresh one: the next generation has the stamp and key of the first.
-        other = lookups.newest(fresh.key)
+        other = plan.earlier
     elif plan.verdict in _TELLS_OF_NOBODY:
         return plan
     else:
@@ -94,32 +148,3 @@ def _relation_to(maker: Maker, request: ClaimRequest, lookups: ClaimLookups) -> 
 def _marks_of(scope: str, credential: str, lookups: ClaimLookups) -> dict[str, str]:
     row = lookups.row(credential_key(scope, credential))
     return {} if row is None else marks_from_text(row.text)
-
-
-def claim_result(plan: ClaimPlan, now: float, sealed: tuple[bytes | None, bytes | None]) -> Claim:
-    """The claim's answer. `sealed` is the holder's request and response."""
-    verdict = plan.verdict
-    sealed_request = sealed[0] if verdict is ClaimVerdict.IN_DOUBT else None
-    sealed_response = sealed[1] if verdict is ClaimVerdict.REPLAY else None
-    return Claim(
-        verdict,
-        plan.holder,
-        now,
-        sealed_request,
-        sealed_response,
-        plan.credential_accepted,
-        plan.credential_mapped,
-        plan.alias_kind,
-        plan.first_delivery,
-        plan.tombstone,
-        plan.payment,
-        plan.limit,
-        plan.waits,
-        "" if plan.payer is None else plan.payer.operation_id,
-        plan.payout,
-    )
-
-
-def needs_sealed_messages(plan: ClaimPlan) -> bool:
-    """Whether the answer holds what is sealed."""
-    return plan.holder is not None and (plan.verdict is ClaimVerdict.REPLAY or plan.verdict is ClaimVerdict.IN_DOUBT)

@@ -7,17 +7,17 @@ say.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Protocol
 
 from paywitness.core.claim import (
     Alias,
     AliasKind,
+    Claim,
     ClaimJudgement,
     ClaimRequest,
     ClaimVerdict,
-    Tombstone,
+    GuardJudgement,
     after_expired_lease,
     is_covered,
     judge,
@@ -42,86 +42,37 @@ from paywitness.core.payment_claims import (
     with_reservation,
 )
 from paywitness.core.payment_rules import LimitMode
-from paywitness.core.payout import PayoutRefusal
 from paywitness.core.provider_contract import OperationKind
-from paywitness.core.record import record
 from paywitness.journal.base import LedgerRow
+from paywitness.journal.claim_answer import ClaimLookups, ClaimPlan, with_credential
 from paywitness.journal.ledger import (
     BehindPayment,
-    OperationLookups,
-    RememberedPayment,
+    PaymentTarget,
+    intent_key,
     link_row,
     payment_by_id,
     payment_holds,
     payment_row,
-    remembered_payer,
+    target_of,
 )
-from paywitness.journal.payment_target import PaymentTarget, target_of
 from paywitness.journal.payouts import plan_payout, rows_of_changes
+from paywitness.journal.tombstones import RememberedPayment, remembered_payer
 from paywitness.journal.transitions import OperationWrite, history_entry, lease_end_write
 
 _START_EVENTS = (Event.SEND_RECORDED.value,)
 
 
-class ClaimLookups(OperationLookups, Protocol):
-    """What a claim may look up, all of it as it stands in the step that the claim is."""
-
-    def newest(self, key: str) -> Operation | None:
-        """The newest generation under the key."""
-        ...
-
-    def disputed(self, key: str) -> Operation | None:
-        """One under the key whose incident is open, of any generation."""
-        ...
-
-    def alias(self, key: str) -> Alias | None: ...
-
-    def tombstone(self, key: str) -> Tombstone | None: ...
-
-    def accepted(self, account: str, credential: str) -> bool:
-        """Whether the provider has executed a call of the credential for the account."""
-        ...
-
-    def guarded(self, guard: str) -> tuple[Operation, ...]:
-        """Those that `core.guard.indexed_guard` keeps under the guard, oldest first: the newest GUARDED_MAX, and of the
-        others those that `core.guard.is_more_than_paid`. An intent that is paid every month has many; one whose
-        customer had to act may be accepted after them."""
-        ...
-
-
-@record
-class ClaimPlan:
-    """What a claim comes to. `before` (in this order), `alias` and `started` are written before it is answered."""
-
-    verdict: ClaimVerdict
-    holder: Operation | None  # of the key or the guard, as it stands after the steps
-    updates: tuple[OperationWrite, ...] = ()
-    insert: OperationWrite | None = None
-    alias: Alias | None = None  # to be written; replaces one of the same key
-    alias_kind: AliasKind | None = None  # what the key is to the holder, where it is not its own
-    tombstone: Tombstone | None = None
-    original: Operation | None = None  # whose call it repeats: the holder, or what the holder is the fallback of
-    first_delivery: bool = False  # the answer had reached nobody before
-    rows: tuple[LedgerRow, ...] = ()  # of the ledger, to be written
-    payment: Payment | None = None  # that the call acts on, as it stood before
-    limit: LimitCheck | None = None
-    waits: bool = False  # GUARDED: only while the holder is in flight
-    payer: RememberedPayment | None = None  # PAID_BEFORE: the operation, which was retired since
-    payout: PayoutRefusal | None = None
-    credential_accepted: bool = True  # the claimer may be shown the reply
-    credential_mapped: bool = True  # the claimer may send for the holder
-
-
-def plan_claim(request: ClaimRequest, now: float, lookups: ClaimLookups) -> ClaimPlan:
-    """Judge the claim: first its key, then, where something new would start, its guard."""
-    plan = _plan_claim(request, now, lookups)
-    if request.payout is None and not plan.updates:
-        return plan
-    changes = _counted_changes(plan.updates, lookups)
-    if plan.insert is not None:
-        changes.append((None, plan.insert.operation))
-    rows = rows_of_changes(changes, lookups)
-    return replace(plan, rows=(*plan.rows, *rows)) if rows else plan
+def plan_answer(request: ClaimRequest, now: float, lookups: ClaimLookups) -> ClaimPlan:
+    """What a claim comes to for its credential, with what caps count otherwise. Every store runs this in the one step
+    that the claim is."""
+    plan = plan_claim(request, now, lookups)
+    if request.payout is not None or plan.updates:
+        changes = _counted_changes(plan.updates, lookups)
+        if plan.insert is not None:
+            changes.append((None, plan.insert.operation))
+        plan = replace(plan, rows=(*plan.rows, *rows_of_changes(changes, lookups)))
+    is_first = plan.insert is not None and plan.earlier is None
+    return plan if is_first else with_credential(plan, request, lookups)
 
 
 def _counted_changes(
@@ -131,7 +82,34 @@ def _counted_changes(
     return [(lookups.by_id(write.operation.id), write.operation) for write in updates if write.operation.caps]
 
 
-def _plan_claim(request: ClaimRequest, now: float, lookups: ClaimLookups) -> ClaimPlan:
+def claim_result(plan: ClaimPlan, now: float, sealed: Callable[[str], tuple[bytes | None, bytes | None]]) -> Claim:
+    """The claim's answer. `sealed` reads the sealed request and response of the holder, if the answer holds one."""
+    verdict, request, response = plan.verdict, None, None
+    if verdict is ClaimVerdict.REPLAY and plan.holder is not None:
+        _, response = sealed(plan.holder.id)
+    elif verdict is ClaimVerdict.IN_DOUBT and plan.holder is not None:
+        request, _ = sealed(plan.holder.id)
+    return Claim(
+        verdict,
+        plan.holder,
+        now,
+        request,
+        response,
+        plan.credential_accepted,
+        plan.credential_mapped,
+        plan.alias_kind,
+        plan.first_delivery,
+        plan.tombstone,
+        plan.payment,
+        plan.limit,
+        plan.waits,
+        "" if plan.payer is None else plan.payer.operation_id,
+        plan.payout,
+    )
+
+
+def plan_claim(request: ClaimRequest, now: float, lookups: ClaimLookups) -> ClaimPlan:
+    """Judge the claim: first its key, then, where something new would start, its guard."""
     existing, kind = _operation_of_key(request, now, lookups)
     if existing is not None and (fallback := _last_fallback_of(existing, lookups)) is not None:
         return _plan_for_fallback(existing, fallback, kind, request, now)
@@ -150,8 +128,10 @@ def _plan_claim(request: ClaimRequest, now: float, lookups: ClaimLookups) -> Cla
         # The newest ended without effect, but an earlier one may have paid after all: nothing more is sent for it.
         return ClaimPlan(ClaimVerdict.REPLAY, earlier, tuple(before), original=earlier)
     plan = _plan_under_guard(request, judgement, before, now, lookups)
-    # Not permitted, and neither key nor guard says anything against it: nothing is recorded of it.
-    return plan if plan.verdict is not ClaimVerdict.ABSENT else ClaimPlan(plan.verdict, holder, plan.updates)
+    if plan.verdict is ClaimVerdict.ABSENT:
+        # Not permitted, and neither key nor guard says anything against it: nothing is recorded of it.
+        return ClaimPlan(plan.verdict, holder, plan.updates)
+    return plan if existing is None else replace(plan, earlier=existing)
 
 
 def _operation_of_key(
@@ -261,37 +241,55 @@ def _plan_under_guard(
     request = replace(request, fresh=target.fresh)
     fresh = request.fresh
     guarded = lookups.guarded(fresh.guard.value) if fresh.guard is not None else ()
-    holders = {
-        found.id: _after_lease(found, before, now, request)
-        for found in guarded
-        if found.key != fresh.key  # its own earlier generation: the key was judged already
-    }
-    firsts = {holder.id: _original_of(holder, lookups) for holder in holders.values()}
+    holders: dict[str, Operation] = {}
+    firsts: dict[str, Operation] = {}
+    for found in guarded:
+        if found.key != fresh.key:  # its own earlier generation: the key was judged already
+            holders[found.id] = holder = _after_lease(found, before, now, request)
+            firsts[holder.id] = _original_of(holder, lookups)
 
     def behind(payment: Payment) -> dict[str, Operation]:
         return _open_movements(payment, before, now, lookups, request)
 
-    guard = judge_guard(
-        [_with_identity_of_original(holder, firsts[holder.id]) for holder in holders.values()],
-        fresh,
-        now,
-        payment_holds=payment_holds(lookups, holders.values(), behind),
-        once_per_target=request.payment.once_per_target,
-        deliveries_known=request.deliveries_known,
-    )
+    guard = GuardJudgement()
+    if holders:
+        guard = judge_guard(
+            [_with_identity_of_original(holder, firsts[holder.id]) for holder in holders.values()],
+            fresh,
+            now,
+            payment_holds=payment_holds(lookups, holders.values(), behind),
+            once_per_target=request.payment.once_per_target,
+            deliveries_known=request.deliveries_known,
+        )
     if guard.holder is None and (payer := _payer_before(fresh, lookups, behind)) is not None:
         return ClaimPlan(ClaimVerdict.PAID_BEFORE, None, tuple(before), payer=payer)
     if guard.holder is None or guard.alias is None or is_covered(request, holders.values(), guard):
         if request.payout is not None:
             return _plan_payout(request, judgement, before, now, lookups)
-        if _is_beside_unknown(target, holders.values(), lookups):
+        if target.payment is not None and _is_beside_unknown(target.payment, fresh, holders.values(), lookups):
             request = replace(request, fresh=fresh.changed(beside_unknown=True))
-        return _plan_on_payment(request, judgement, before, now, lookups, target, _other_payments_note(holders))
-    holder, first = holders[guard.holder.id], firsts[guard.holder.id]
-    alias = Alias(fresh.key, fresh.client_key, first.id, guard.alias, now)
-    if guard.alias is AliasKind.REFUSED:
-        verdict = ClaimVerdict.REFUNDED if guard.refunded else ClaimVerdict.GUARDED
-    elif guard.alias is AliasKind.TAKEN:
+        note = _other_payments_note(holders) if holders else ""
+        return _plan_on_payment(request, judgement, before, now, lookups, target, note)
+    return _plan_behind_guard(
+        guard.alias, holders[guard.holder.id], firsts[guard.holder.id], fresh, before, now, lookups, guard.refunded
+    )
+
+
+def _plan_behind_guard(
+    kind: AliasKind,
+    holder: Operation,
+    first: Operation,
+    fresh: Operation,
+    before: list[OperationWrite],
+    now: float,
+    lookups: ClaimLookups,
+    refunded: bool,
+) -> ClaimPlan:
+    """The holder of the guard keeps the operation from starting: its key stands for the holder's, or is refused."""
+    alias = Alias(fresh.key, fresh.client_key, first.id, kind, now)
+    if kind is AliasKind.REFUSED:
+        verdict = ClaimVerdict.REFUNDED if refunded else ClaimVerdict.GUARDED
+    elif kind is AliasKind.TAKEN:
         write = _note_write(
             holder.changed(undelivered=False, takeover="taken"), "answer_taken", now, holder, fresh.client_key
         )
@@ -301,25 +299,24 @@ def _plan_under_guard(
     else:
         verdict = lookup_verdict(holder)
     original = holder if first.id == holder.id else first
-    first_delivery = guard.alias is AliasKind.TAKEN
+    first_delivery = kind is AliasKind.TAKEN
     rows = _ask_for_numbers(holder, lookups, now) if verdict is ClaimVerdict.GUARDED else ()
     return ClaimPlan(
         verdict,
         holder,
         tuple(before),
         alias=alias,
-        alias_kind=guard.alias,
+        alias_kind=kind,
         original=original,
         first_delivery=first_delivery,
         rows=rows,
     )
 
 
-def _is_beside_unknown(target: PaymentTarget, holders: Iterable[Operation], lookups: ClaimLookups) -> bool:
+def _is_beside_unknown(payment: Payment, fresh: Operation, holders: Iterable[Operation], lookups: ClaimLookups) -> bool:
     """Whether a step would start while an earlier one of its payment may still pay. The object pays at most once, but a
     decline of this one does not say that nobody has paid. Steps are looked up only of a payment that was in doubt."""
-    payment = target.payment
-    if payment is None or not target.fresh.kind.pays:
+    if not fresh.kind.pays:
         return False
     steps = [holder for holder in holders if holder.payment == payment.id]
     if payment.unanswered:
@@ -353,7 +350,8 @@ def _payer_before(fresh: Operation, lookups: ClaimLookups, behind: BehindPayment
     guard = fresh.guard
     if guard is None or guard.kind is GuardKind.FINGERPRINT or fresh.distinct or fresh.kind in FOLLOW_UPS:
         return None
-    return remembered_payer(lookups, guard.value, behind)
+    row = lookups.row(intent_key(guard.value))
+    return None if row is None else remembered_payer(row, lookups, behind)
 
 
 def _limits_of(request: ClaimRequest, payment: Payment) -> PaymentClaim:

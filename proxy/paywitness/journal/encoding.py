@@ -96,7 +96,25 @@ _decode = json.JSONDecoder().decode
 
 def fixed_values(operation: Operation) -> RowValues:
     """The values of FIXED_COLUMNS."""
-    money, guard = operation.money, operation.guard
+    money, guard, known = operation.money, operation.guard, operation.__dict__
+    identity: dict[str, Any] = {
+        "kind": operation.kind,
+        "account": operation.account,
+        "key_source": operation.key_source,
+        "names_purchase": operation.key_names_purchase,
+        "fingerprint": operation.fingerprint,
+        "ignore": operation.ignore,
+        "request_hash": operation.request_hash,
+        "credential": operation.credential,
+        "upstream": operation.upstream,
+        "stamp": operation.stamp,
+        "guard": _guard_to_value(guard),
+    }
+    for key, empty in _RARE_IDENTITY_FIELDS:
+        if known[key] != empty:
+            identity[key] = known[key]
+    if operation.object_intent is not None:
+        identity["object_intent"] = _guard_to_value(operation.object_intent)
     return (
         operation.id,
         operation.key,
@@ -108,15 +126,32 @@ def fixed_values(operation: Operation) -> RowValues:
         None if money is None else money.currency,
         None if money is None else money.minor_units,
         operation.created_at,
-        _identity_document(operation),
+        _encode(identity),
         (guard.label or None) if guard is not None else None,
         (operation.stamp or None) if operation.stamp != operation.id else None,
     )
 
 
 def mutable_values(operation: Operation) -> RowValues:
-    """The values of MOVING_COLUMNS."""
-    lease = operation.lease
+    """The values of MUTABLE_COLUMNS."""
+    lease, known = operation.lease, operation.__dict__
+    standing: dict[str, Any] = {"revision": operation.revision}
+    if operation.doubt:
+        standing["doubt"] = sorted(operation.doubt)
+    if operation.answered_attempts:
+        standing["seen"] = sorted(operation.answered_attempts)
+    if operation.result_class is not None:
+        standing["reading"] = operation.result_class
+    if operation.effect is not None:
+        standing["effect"] = operation.effect
+    if operation.advice is not None:
+        standing["advice"] = operation.advice
+    if operation.other_payment is not None:
+        standing["other"] = _other_payment_to_value(operation.other_payment)
+    rare = _RARE_FIELDS if _rare_values(known) != _RARE_EMPTY else ()
+    for key, field, empty in (*_COMMON_FIELDS, *rare):
+        if known[field] != empty:
+            standing[key] = known[field]
     return (
         operation.state.value,  # a plain string: the driver takes a long way round for a subclass
         operation.version,
@@ -128,7 +163,7 @@ def mutable_values(operation: Operation) -> RowValues:
         operation.incident,
         None if lease is None else lease.token,
         None if lease is None else lease.until_at,
-        _state_document(operation),
+        _encode(standing),
         (operation.payment or None) if operation.payment != operation.id else None,
         indexed_guard(operation),
     )
@@ -151,29 +186,6 @@ _RARE_IDENTITY_FIELDS: tuple[tuple[str, Any], ...] = (
     ("account_source", AccountSource.CONSTANT),
     ("named_account", ""),
 )
-
-
-def _identity_document(operation: Operation) -> str:
-    value: dict[str, Any] = {
-        "kind": operation.kind,
-        "account": operation.account,
-        "key_source": operation.key_source,
-        "names_purchase": operation.key_names_purchase,
-        "fingerprint": operation.fingerprint,
-        "ignore": operation.ignore,
-        "request_hash": operation.request_hash,
-        "credential": operation.credential,
-        "upstream": operation.upstream,
-        "stamp": operation.stamp,
-        "guard": _guard_to_value(operation.guard),
-    }
-    known = operation.__dict__
-    for key, empty in _RARE_IDENTITY_FIELDS:
-        if known[key] != empty:
-            value[key] = known[key]
-    if operation.object_intent is not None:
-        value["object_intent"] = _guard_to_value(operation.object_intent)
-    return _encode(value)
 
 
 def _guard_to_value(guard: Guard | None) -> tuple[str, ...] | None:
@@ -222,28 +234,6 @@ _COMMON_FIELDS, _RARE_FIELDS = (
 )  # all of the second part is empty in a clean payment
 _RARE_EMPTY = tuple(empty for _, _, empty in _RARE_FIELDS)
 _rare_values = itemgetter(*(field for _, field, _ in _RARE_FIELDS))
-
-
-def _state_document(operation: Operation) -> str:
-    value: dict[str, Any] = {"revision": operation.revision}
-    if operation.doubt:
-        value["doubt"] = sorted(operation.doubt)
-    if operation.answered_attempts:
-        value["seen"] = sorted(operation.answered_attempts)
-    if operation.result_class is not None:
-        value["reading"] = operation.result_class
-    if operation.effect is not None:
-        value["effect"] = operation.effect
-    if operation.advice is not None:
-        value["advice"] = operation.advice
-    if operation.other_payment is not None:
-        value["other"] = _other_payment_to_value(operation.other_payment)
-    known = operation.__dict__
-    rare = _RARE_FIELDS if _rare_values(known) != _RARE_EMPTY else ()
-    for key, field, empty in (*_COMMON_FIELDS, *rare):
-        if known[field] != empty:
-            value[key] = known[field]
-    return _encode(value)
 
 
 def operation_from_row(row: RowValues) -> Operation:

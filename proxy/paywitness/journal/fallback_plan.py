@@ -16,7 +16,8 @@ from paywitness.core.errors import IllegalTransition
 from paywitness.core.operation import Operation, State
 from paywitness.core.record import record
 from paywitness.journal.base import OperationChange
-from paywitness.journal.claim_plan import ClaimLookups, ClaimPlan, fingerprint_of, start_write
+from paywitness.journal.claim_answer import ClaimLookups, ClaimPlan
+from paywitness.journal.claim_plan import fingerprint_of, start_write
 from paywitness.journal.transitions import OperationWrite, record_write, stale_write
 
 

@@ -11,26 +11,28 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-from paywitness.core.claim import maker_of
-from paywitness.core.credential_owners import Maker
-from paywitness.core.guard import is_remembered
+from paywitness.core.claim import ClaimRequest
 from paywitness.core.lifecycle import IncidentKind
 from paywitness.core.money import Money
 from paywitness.core.operation import Guard, GuardKind, Operation, OtherPayment, Posting, RepeatPaymentRule, State
-from paywitness.core.payment import FOLLOW_UPS, Movement, MovementStatus, PaidElsewhere, Payment, ShownBalance
-from paywitness.core.payment_changes import after_change, merged_payment, reconciled, with_names
-from paywitness.core.payment_claims import IntentHold, hold_of_payment
-from paywitness.core.payment_names import (
+from paywitness.core.payment import (
+    FOLLOW_UPS,
+    Movement,
+    MovementStatus,
+    PaidElsewhere,
+    Payment,
     PaymentName,
+    ShownBalance,
     name_key,
     payment_key,
     payment_names,
 )
+from paywitness.core.payment_changes import after_change, merged_payment, reconciled, with_names
+from paywitness.core.payment_claims import IntentHold, carried_guard, hold_of_payment, with_money
 from paywitness.core.payment_rollback import after_rollback, with_unknown_numbers
 from paywitness.core.payment_rules import Overcapture
 from paywitness.core.provider_contract import OperationKind
 from paywitness.core.record import record
-from paywitness.core.webhook_event import MatchKey
 from paywitness.journal.base import OWN_ROWS, LedgerRow
 
 _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
@@ -170,84 +172,10 @@ def due_of(payment: Payment) -> float | None:
 
 
 LINKS_MAX = 8  # followed from a name, or from the id of a payment that turned out to be another one
-REMEMBERED_MAX = 20  # payments of one intent that are kept in mind; the newest
 
 
 def intent_key(guard: str) -> str:
     return f"i:{guard}"
-
-
-def keys_kept_of(operation: Operation) -> tuple[str, ...]:
-    """The rows that are written when an operation is retired: for its intent or payout reference if that must not be
-    paid again, and for its names if its customer never acted, for it may still be paid."""
-    guard = operation.guard
-    if operation.abandoned:
-        named = [(MatchKey.CLIENT_KEY, operation.client_key), (MatchKey.PROVIDER_KEY, operation.provider_key)]
-        named += [(MatchKey.OPERATION_ID, operation.sent_stamp), (MatchKey.REFERENCE, operation.reference)]
-        keys = [abandoned_key(kind, operation.provider, operation.account, name) for kind, name in named if name]
-        if guard is not None and guard.kind is GuardKind.INTENT:
-            keys.append(abandoned_key(MatchKey.INTENT, operation.provider, "", guard.value))
-        return tuple(keys)
-    return (intent_key(guard.value),) if guard is not None and is_remembered(operation) else ()
-
-
-def row_kept_of(operation: Operation, key: str, before: LedgerRow | None) -> LedgerRow:
-    """The row under one of `keys_kept_of`, over the one that was there."""
-    if operation.abandoned:
-        return LedgerRow(key, 1 if before is None else before.version + 1, _encode([operation.id]))
-    return remembered_row(operation, before)
-
-
-def abandoned_key(kind: MatchKey, provider: str, account: str, name: str) -> str:
-    """Under which a name of a retired operation is kept whose customer never acted. Of an intent: its guard."""
-    return f"w:{kind}:{name_key(provider, account, name).removeprefix('n:')}"
-
-
-def abandoned_operation(row: LedgerRow) -> str:
-    """The id of the operation that a row under an `abandoned_key` is about."""
-    return str(_decode(row.text)[0])
-
-
-def remembered_row(operation: Operation, before: LedgerRow | None) -> LedgerRow:
-    """What stays of an operation's intent or payout reference when the operation is retired."""
-    entries = [] if before is None else _decode(before.text)
-    if [operation.id, operation.payment] not in [entry[:2] for entry in entries]:
-        entries = [*entries, [operation.id, operation.payment, *maker_to_value(maker_of(operation))]]
-        entries = entries[-REMEMBERED_MAX:]
-    guard = operation.guard.value if operation.guard is not None else ""
-    return LedgerRow(intent_key(guard), 1 if before is None else before.version + 1, _encode(entries))
-
-
-@record
-class RememberedPayment:
-    """A retired operation that paid an intent, and its payment; empty: none is kept."""
-
-    operation_id: str
-    payment_id: str
-    maker: Maker = Maker()
-
-
-def maker_to_value(maker: Maker) -> tuple[str, str, str, str]:
-    """As it stands in rows. Those that an earlier release wrote have none."""
-    return (maker.provider, maker.account, maker.credential, maker.named_account)
-
-
-def remembered_payments(row: LedgerRow) -> tuple[RememberedPayment, ...]:
-    """What is kept of the retired payments of an intent, oldest first."""
-    return tuple(RememberedPayment(entry[0], entry[1], Maker(*entry[2:6])) for entry in _decode(row.text))
-
-
-def remembered_payer(lookups: RowLookups, guard: str, behind: BehindPayment) -> RememberedPayment | None:
-    """The retired operation that paid the intent, or the payout reference, and was not given back."""
-    row = lookups.row(intent_key(guard))
-    for remembered in () if row is None else reversed(remembered_payments(row)):
-        found = payment_by_id(lookups, remembered.payment_id) if remembered.payment_id else None
-        if found is None:
-            return remembered
-        current = reconciled(found.payment, behind(found.payment))
-        if hold_of_payment(current) not in {IntentHold.FREE, IntentHold.REFUNDED}:
-            return remembered
-    return None
 
 
 # --- What people did with a payment
@@ -299,7 +227,7 @@ def restored_rows(operation: Operation, lookups: RowLookups, now: float) -> tupl
     [name] = payment_names(operation.provider_in_keys, operation.account, [text])
     named = payment_by_name(lookups, name) if text else None
     if text and named is None:
-        payment, links = with_names(payment, (text,)), [link_row(name.key, payment.id)]
+        payment, links = with_names(payment, (name,)), [link_row(name.key, payment.id)]
     elif named is not None and named.payment.id != payment.id:
         is_seen = named.payment.created or named.payment.paid or named.payment.elsewhere
         if is_seen and (own is not None or not operation.acts_on):
@@ -346,12 +274,16 @@ def followed(row: LedgerRow | None, read: Callable[[str], LedgerRow | None]) -> 
 
 
 def payment_by_id(lookups: RowLookups, payment_id: str) -> FoundPayment | None:
-    row = followed(lookups.row(payment_key(payment_id)), lookups.row)
+    row = lookups.row(payment_key(payment_id))
+    row = row and followed(row, lookups.row)
     return None if row is None else FoundPayment(payment_from_row(row), row)
 
 
 def payment_by_name(lookups: RowLookups, name: PaymentName) -> FoundPayment | None:
-    link = lookups.row(name.key)
+    return _linked_payment(lookups.row(name.key), lookups)
+
+
+def _linked_payment(link: LedgerRow | None, lookups: RowLookups) -> FoundPayment | None:
     if link is None or not link.text.startswith("@"):
         return None
     return payment_by_id(lookups, link.text[1:].removeprefix("p:"))
@@ -383,6 +315,41 @@ def payment_holds(lookups: RowLookups, operations: Iterable[Operation], behind: 
     return holds
 
 
+# --- Claims
+
+
+@record
+class PaymentTarget:
+    """The payment that a call acts on, and the operation that would start, as that payment makes it."""
+
+    fresh: Operation
+    payment: Payment | None = None
+    row: LedgerRow | None = None  # None: the payment is not known yet
+
+
+def target_of(request: ClaimRequest, lookups: RowLookups) -> PaymentTarget:
+    """The payment that the call acts on. One that nobody has seen is made under the name that the call gives it, with
+    unknown numbers. A step has the intent of its payment, if it names none itself."""
+    fresh, name = request.fresh, request.payment.acts_on
+    if request.payment.intent is not None:
+        fresh = fresh.changed(object_intent=request.payment.intent)
+    if name is None:
+        return PaymentTarget(fresh)
+    found = payment_by_name(lookups, name)
+    if found is None:
+        payment = Payment(fresh.id, fresh.provider, fresh.account, (name.name,))
+    else:
+        payment = found.payment
+    fresh = with_money(payment, fresh.changed(payment=payment.id, acts_on=name.name), request.payment)
+    if fresh.kind.pays:
+        names_intent = fresh.guard is not None and fresh.guard.kind is GuardKind.INTENT
+        if names_intent:
+            payment = replace(payment, intent=fresh.guard)
+        elif payment.intent is not None:
+            fresh = fresh.changed(guard=carried_guard(payment.intent, request.payment))
+    return PaymentTarget(fresh, payment, None if found is None else found.row)
+
+
 # --- Records
 
 
@@ -406,7 +373,7 @@ def plan_payment(
     may have forgotten movements of the payment."""
     own = payment_by_id(lookups, operation.payment)
     own_id = operation.payment if own is None else own.payment.id  # another one, if it turned out to be that
-    free, taken = _split_names(own_id, shown, lookups)
+    free, taken, unlinked = _split_names(own_id, shown, lookups)
     merged: tuple[LedgerRow, ...] = ()
     note = ""
     if taken and _is_same_payment(own, taken[0][1], shown):
@@ -432,7 +399,8 @@ def plan_payment(
     is_found = bool(change.payment.names or change.payment.movements or change.payment.elsewhere)
     if is_found and (own is None or merged or change.payment != own.payment):
         rows.append(payment_row(change.payment, None if own is None else own.row))
-        rows += [link_row(name.key, change.payment.id) for name in free if lookups.row(name.key) is None]
+        for key in unlinked:
+            rows.append(link_row(key, change.payment.id))
     return PaymentWrite(operation, change.payment, (*rows, *merged), change.posting, change.elsewhere, note)
 
 
@@ -441,17 +409,22 @@ _TakenNames = tuple[tuple[PaymentName, FoundPayment], ...]
 
 def _split_names(
     payment_id: str, shown: ShownBalance, lookups: RowLookups
-) -> tuple[tuple[PaymentName, ...], _TakenNames]:
-    """The names that are the payment's, or free; and those that belong to another payment."""
-    free: list[PaymentName] = []
-    taken: list[tuple[PaymentName, FoundPayment]] = []
+) -> tuple[tuple[PaymentName, ...], _TakenNames, tuple[str, ...]]:
+    """The names that are the payment's, or free; those that belong to another payment; the keys of those without a
+    row."""
+    free: tuple[PaymentName, ...] = ()
+    taken: _TakenNames = ()
+    unlinked: tuple[str, ...] = ()
     for name in shown.names:
-        other = payment_by_name(lookups, name)
+        link = lookups.row(name.key)
+        other = None if link is None else _linked_payment(link, lookups)
         if other is None or other.payment.id == payment_id:
-            free.append(name)
+            free = (*free, name)
         else:
-            taken.append((name, other))
-    return tuple(free), tuple(taken)
+            taken = (*taken, (name, other))
+        if link is None:
+            unlinked = (*unlinked, name.key)
+    return free, taken, unlinked
 
 
 def _is_same_payment(own: FoundPayment | None, other: FoundPayment, shown: ShownBalance) -> bool:

@@ -5,17 +5,33 @@ An operation whose customer never acted goes in the same way, as long after its 
 intent. It may still be paid: the ledger keeps its names, so that a later webhook event of it is noticed.
 
 An operation that fell back goes together with its fallback, under that one's outcome: its key answers so for ever.
+
+The ledger keeps more: of a paid intent or payout reference, which retired operations have paid it.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from paywitness.core.claim import Alias, AliasKind, Tombstone, maker_of
+from paywitness.core.credential_owners import Maker
 from paywitness.core.fallback import FALLBACKS_MAX
-from paywitness.core.guard import is_abandoned_for_good
-from paywitness.core.operation import Operation
+from paywitness.core.guard import is_abandoned_for_good, is_remembered
+from paywitness.core.operation import GuardKind, Operation
+from paywitness.core.payment import name_key
+from paywitness.core.payment_changes import reconciled
+from paywitness.core.payment_claims import IntentHold, hold_of_payment
+from paywitness.core.record import record
+from paywitness.core.webhook_event import MatchKey
+from paywitness.journal.base import LedgerRow
+from paywitness.journal.ledger import BehindPayment, RowLookups, intent_key, payment_by_id
+
+_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+_decode = json.JSONDecoder().decode
+
+REMEMBERED_MAX = 20  # payments of one intent that are kept in mind; the newest
 
 
 def may_retire(operation: Operation, ended_before: float) -> bool:
@@ -56,3 +72,79 @@ def tombstones_of(operation: Operation, aliases: Iterable[Alias], last: Operatio
     )
     given = (alias for alias in aliases if alias.kind is not AliasKind.REFUSED)
     return [tombstone, *(replace(tombstone, key=alias.key, client_key=alias.client_key) for alias in given)]
+
+
+# --- What the ledger keeps of retired operations
+
+
+def keys_kept_of(operation: Operation) -> tuple[str, ...]:
+    """The rows that are written when an operation is retired: for its intent or payout reference if that must not be
+    paid again, and for its names if its customer never acted, for it may still be paid."""
+    guard = operation.guard
+    if operation.abandoned:
+        named = [(MatchKey.CLIENT_KEY, operation.client_key), (MatchKey.PROVIDER_KEY, operation.provider_key)]
+        named += [(MatchKey.OPERATION_ID, operation.sent_stamp), (MatchKey.REFERENCE, operation.reference)]
+        keys = [abandoned_key(kind, operation.provider, operation.account, name) for kind, name in named if name]
+        if guard is not None and guard.kind is GuardKind.INTENT:
+            keys.append(abandoned_key(MatchKey.INTENT, operation.provider, "", guard.value))
+        return tuple(keys)
+    return (intent_key(guard.value),) if guard is not None and is_remembered(operation) else ()
+
+
+def row_kept_of(operation: Operation, key: str, before: LedgerRow | None) -> LedgerRow:
+    """The row under one of `keys_kept_of`, over the one that was there."""
+    if operation.abandoned:
+        return LedgerRow(key, 1 if before is None else before.version + 1, _encode([operation.id]))
+    return remembered_row(operation, before)
+
+
+def abandoned_key(kind: MatchKey, provider: str, account: str, name: str) -> str:
+    """Under which a name of a retired operation is kept whose customer never acted. Of an intent: its guard."""
+    return f"w:{kind}:{name_key(provider, account, name).removeprefix('n:')}"
+
+
+def abandoned_operation(row: LedgerRow) -> str:
+    """The id of the operation that a row under an `abandoned_key` is about."""
+    return str(_decode(row.text)[0])
+
+
+def remembered_row(operation: Operation, before: LedgerRow | None) -> LedgerRow:
+    """What stays of an operation's intent or payout reference when the operation is retired."""
+    entries = [] if before is None else _decode(before.text)
+    if [operation.id, operation.payment] not in [entry[:2] for entry in entries]:
+        entries = [*entries, [operation.id, operation.payment, *maker_to_value(maker_of(operation))]]
+        entries = entries[-REMEMBERED_MAX:]
+    guard = operation.guard.value if operation.guard is not None else ""
+    return LedgerRow(intent_key(guard), 1 if before is None else before.version + 1, _encode(entries))
+
+
+@record
+class RememberedPayment:
+    """A retired operation that paid an intent, and its payment; empty: none is kept."""
+
+    operation_id: str
+    payment_id: str
+    maker: Maker = Maker()
+
+
+def maker_to_value(maker: Maker) -> tuple[str, str, str, str]:
+    """As it stands in rows. Those that an earlier release wrote have none."""
+    return (maker.provider, maker.account, maker.credential, maker.named_account)
+
+
+def remembered_payments(row: LedgerRow) -> tuple[RememberedPayment, ...]:
+    """What is kept of the retired payments of an intent, oldest first."""
+    return tuple(RememberedPayment(entry[0], entry[1], Maker(*entry[2:6])) for entry in _decode(row.text))
+
+
+def remembered_payer(row: LedgerRow, lookups: RowLookups, behind: BehindPayment) -> RememberedPayment | None:
+    """The retired operation that paid the intent, or the payout reference, and was not given back. `row` is that of the
+    `intent_key`."""
+    for remembered in reversed(remembered_payments(row)):
+        found = payment_by_id(lookups, remembered.payment_id) if remembered.payment_id else None
+        if found is None:
+            return remembered
+        current = reconciled(found.payment, behind(found.payment))
+        if hold_of_payment(current) not in {IntentHold.FREE, IntentHold.REFUNDED}:
+            return remembered
+    return None

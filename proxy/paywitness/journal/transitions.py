@@ -137,10 +137,11 @@ def plan_record(
 ) -> RecordPlan:
     """The change as it is to be written, with what it makes of the operation's payment. `stored_lease` is what the
     journal holds, if `needs_stored_lease`; `guarded` what stands under the same guard, if `needs_duplicate_check`."""
-    paying = [first for first in guarded if first.id != change.operation.id]
+    paying = [first for first in guarded if first.id != change.operation.id] if guarded else []
+    standing = _not_given_back(paying, lookups) if paying else paying
     if change.shown is None or not change.operation.payment:
         rows = rows_of_change(change.operation, change.spent_change, lookups) if change.spent_change else ()
-        return RecordPlan(record_write(change, stored_lease, now, _not_given_back(paying, lookups)), rows)
+        return RecordPlan(record_write(change, stored_lease, now, standing), rows)
     planned = plan_payment(change.operation, change.shown, lookups, now if change.numbers_forgotten else None)
     before, after = change.operation, planned.operation
     if after.kind in FOLLOW_UPS and after.result_class is ResultClass.RETURNED and after.incident is None:
@@ -154,9 +155,9 @@ def plan_record(
         announcement = _with_word(announcement, after, AnnouncementKind.INCIDENT_OPENED)
     if after.reference != before.reference and announcement is not None:
         announcement = replace(announcement, reference=after.reference)
-    note = "; ".join(text for text in (change.note, planned.note) if text)
+    note = f"{change.note}; {planned.note}" if change.note and planned.note else change.note or planned.note
     change = replace(change, operation=after, announcement=announcement, note=note)
-    return RecordPlan(record_write(change, stored_lease, now, _not_given_back(paying, lookups)), planned.rows)
+    return RecordPlan(record_write(change, stored_lease, now, standing), planned.rows)
 
 
 def needs_intent(change: OperationChange) -> bool:
@@ -173,7 +174,7 @@ def _after_return(operation: Operation, payment: Payment, lookups: RecordLookups
     if intent is None or hold_of_payment(payment) in {IntentHold.FREE, IntentHold.REFUNDED}:
         return operation
     others = [other for other in lookups.guarded(intent.value) if other.payment != payment.id and is_paid(other)]
-    standing = _not_given_back(others, lookups)
+    standing = _not_given_back(others, lookups) if others else others
     return _paid_twice(operation, standing[0]) if standing else operation
 
 
@@ -183,8 +184,6 @@ def _paid_twice(operation: Operation, other: Operation) -> Operation:
 
 def _not_given_back(paying: list[Operation], lookups: OperationLookups) -> list[Operation]:
     """Those whose payments still stand: what was paid and given back is no second payment."""
-    if not paying:
-        return paying
     holds = payment_holds(lookups, paying, operations_behind(lookups))
     return [first for first in paying if holds.get(first.id, IntentHold.PAID) is not IntentHold.REFUNDED]
 
@@ -217,8 +216,13 @@ def record_write(
         operation = _paid_twice(operation, twin)
         announcement = _with_word(announcement, operation, AnnouncementKind.INCIDENT_OPENED)
         note = f"{note}; {twin.id} paid the same intent" if note else f"{twin.id} paid the same intent"
-    lease = _lease_after(change, stored_lease, now)
-    if lease is None and _is_being_sent(operation):
+    is_being_sent = _is_being_sent(operation)
+    if operation.lease is None:
+        # Evidence of an earlier attempt does not take the lease from whoever is sending a later one.
+        lease = stored_lease if is_being_sent else None
+    else:
+        lease = _lease_after(change, operation.lease, stored_lease, now)
+    if lease is None and is_being_sent:
         # No lease could ever expire, so nobody would ever act upon it.
         raise IllegalTransition(f"{operation.id}: an attempt is under way in {operation.state}, and nobody holds it")
     after = operation.changed(
@@ -265,11 +269,7 @@ def needs_stored_lease(change: OperationChange) -> bool:
     return change.lease_s is None
 
 
-def _lease_after(change: OperationChange, stored: Lease | None, now: float) -> Lease | None:
-    lease = change.operation.lease
-    if lease is None:
-        # Evidence of an earlier attempt does not take the lease from whoever is sending a later one.
-        return stored if _is_being_sent(change.operation) else None
+def _lease_after(change: OperationChange, lease: Lease, stored: Lease | None, now: float) -> Lease:
     if change.lease_s is not None:
         return Lease(lease.token, now + change.lease_s)
     if stored is not None and stored.token == lease.token:

@@ -223,7 +223,7 @@ async def test_a_renewal_puts_back_what_is_gone(server: RedisServer, journal: Re
     claim = await journal.claim(request)
     assert claim.operation is not None
     known = claim.operation
-    leases.hold(known.id, request.token, leases.request_boot(), known, b"sealed request")
+    leases.hold(known.id, request.token, SystemClock().boot(), known, b"sealed request")
     before.restore()
     await leases.renew()
     found = await journal.read(known.id)
@@ -248,7 +248,7 @@ async def test_what_its_resolver_holds_is_put_back_with_the_request_of_its_sende
     claim = await journal.claim(request)
     assert claim.operation is not None
     rollback.remember(claim.operation, sealed_request=b"sealed request")
-    leases.hold(claim.operation.id, request.token, leases.request_boot(), claim.operation)
+    leases.hold(claim.operation.id, request.token, SystemClock().boot(), claim.operation)
     before.restore()
     await leases.renew()
     assert await journal.sealed(claim.operation.id) == (b"sealed request", None)
@@ -261,7 +261,7 @@ async def test_what_others_went_on_with_is_not_sent_by_its_holder(server: RedisS
     request = asking()
     claim = await journal.claim(request)
     assert claim.operation is not None
-    leases.hold(claim.operation.id, request.token, leases.request_boot(), claim.operation)
+    leases.hold(claim.operation.id, request.token, SystemClock().boot(), claim.operation)
     before.restore()
     await owned(journal)
     await leases.renew()
@@ -285,10 +285,10 @@ async def test_after_a_rollback_what_was_written_from_here_is_put_back_and_it_is
     request = asking("held")
     claim = await journal.claim(request)
     assert claim.operation is not None
-    leases.hold(claim.operation.id, request.token, leases.request_boot(), claim.operation)
+    leases.hold(claim.operation.id, request.token, SystemClock().boot(), claim.operation)
     between = await journal.record(waiting(older))  # the journal has it older, under the same token
     assert between.lease is not None
-    leases.hold(older.id, between.lease.token, leases.request_boot(), between)
+    leases.hold(older.id, between.lease.token, SystemClock().boot(), between)
     doubted = await journal.record(doubting(await owned(journal, "not of this process")))
     before.take_over()
     await _connected_again(journal)

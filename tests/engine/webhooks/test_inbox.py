@@ -22,7 +22,7 @@ from paywitness.core.errors import JournalUnavailable
 from paywitness.core.lifecycle import Event, advance
 from paywitness.core.money import Money
 from paywitness.core.operation import AnnouncementKind, HistoryEntry, Operation, OtherPayment, Outcome, State
-from paywitness.core.payment_names import payment_key
+from paywitness.core.payment import payment_key
 from paywitness.core.result import Effect, ResultClass
 from paywitness.engine.policy_reload import reload_event
 from paywitness.engine.webhooks.applier import WebhookApplier

@@ -13,7 +13,7 @@ from paywitness.core.claim import ClaimVerdict
 from paywitness.core.errors import JournalUnavailable
 from paywitness.core.lifecycle import Event, IncidentKind, advance
 from paywitness.core.operation import AnnouncementKind, Operation, State
-from paywitness.core.payment_names import payment_key
+from paywitness.core.payment import payment_key
 from paywitness.journal.base import OperationChange, OperationQuery
 from paywitness.journal.ledger import payment_from_row
 from paywitness.journal.redis.journal import RedisJournal

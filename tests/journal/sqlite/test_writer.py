@@ -18,7 +18,6 @@ from paywitness.core.operation import Operation, State
 from paywitness.core.result import ResultClass
 from paywitness.journal.base import OperationQuery
 from paywitness.journal.sqlite import journal as journal_module
-from paywitness.journal.sqlite import worker
 from paywitness.journal.sqlite.journal import SqliteJournal
 from tests.journal.samples import HandClock, asking, doubting, owned, succeeding, summary
 
@@ -311,7 +310,7 @@ def test_an_abandoned_event_loop_hangs_nobody(
 ) -> None:
     """The loop ends, the journal was not closed: the threads end by themselves once they notice, and let go."""
 
-    monkeypatch.setattr(worker, "_LOOP_CHECK_S", 0.01)
+    monkeypatch.setattr(journal_module, "_LOOP_CHECK_S", 0.01)
     monkeypatch.setattr(journal_module, "IDLE_AFTER_S", 0.01)
 
     async def abandon() -> SqliteJournal:

@@ -21,8 +21,8 @@ from paywitness.core.guard import GIVEN_BACK_BY_TAKER, is_reply_under_way, may_b
 from paywitness.core.identity import request_hash_of
 from paywitness.core.inquiry import quiet_since
 from paywitness.core.operation import Operation, Outcome, State
+from paywitness.core.payment import payment_key
 from paywitness.core.payment_claims import IntentHold, hold_of_payment
-from paywitness.core.payment_names import payment_key
 from paywitness.core.payout import PayoutRefusal
 from paywitness.core.policy import Policy
 from paywitness.core.problems import STILL_IN_FLIGHT, Problem

@@ -181,7 +181,7 @@ class Fallbacks:
             sealed_request=seal_request(self.vault, storable, second.id),
             key_stem=there.identity.key_stem,
         )
-        requested_boot = self.leases.request_boot()
+        requested_boot = self.clock.boot()
         try:
             ended, claim = await self.journal.fall_back(change, request)
         except StaleWrite:

@@ -114,7 +114,7 @@ class JournalWriter:
         if claim.limit is not None and claim.limit.verdict is not LimitVerdict.FITS:
             self.telemetry.emit(LimitChecked(context.policy.provider, context.policy.operation, claim.limit.verdict))
         if claim.verdict is ClaimVerdict.OWNED and claim.operation is not None:
-            if self._rolled_back_since_admission(context):
+            if self.rollback is not None and self._rolled_back_since_admission(context):
                 return await self._end_unsent(context, claim.operation, claim)
             self.telemetry.emit(OperationStarted(claim.operation))
         return claim
@@ -143,15 +143,19 @@ class JournalWriter:
         return Claim(ClaimVerdict.ABSENT, None, claim.now, refusal=refusal)
 
     async def _claim_with_retry(self, request: ClaimRequest) -> Claim:
-        requested_boot = self.leases.request_boot()
+        requested_boot, began_mono = self.clock.boot(), self.clock.mono()
         try:
-            claim = await self._timed_claim(request)
+            claim = await self.journal.claim(request)
         except JournalUnavailable:
+            self.telemetry.emit(JournalCalled("claim", self.clock.mono() - began_mono, failed=True))
             await self.clock.sleep(_PAUSE_S)
-            requested_boot = self.leases.request_boot()  # regained or new, the lease is not older than this claim says
-            claim = await self._timed_claim(request)
+            requested_boot, began_mono = self.clock.boot(), self.clock.mono()
+            claim = await self._claim_again(request, began_mono)
             if claim.operation is not None and claim.operation.lease is not None:
+                # Regained or new, the lease is not older than this claim says.
                 requested_boot -= max(0.0, self.leases.lease_s - (claim.operation.lease.until_at - claim.now))
+        self.telemetry.emit(JournalCalled("claim", self.clock.mono() - began_mono))
+        self.journal_clock.update(claim.now)
         if claim.verdict is ClaimVerdict.OWNED and claim.operation is not None:
             operation = claim.operation
             self.leases.hold(operation.id, request.token, requested_boot, operation, request.sealed_request)
@@ -161,16 +165,12 @@ class JournalWriter:
             self.rollback.remember(claim.operation)  # nobody else may be given that reply
         return claim
 
-    async def _timed_claim(self, request: ClaimRequest) -> Claim:
-        began_mono = self.clock.mono()
+    async def _claim_again(self, request: ClaimRequest, began_mono: float) -> Claim:
         try:
-            claim = await self.journal.claim(request)
+            return await self.journal.claim(request)
         except JournalUnavailable:
             self.telemetry.emit(JournalCalled("claim", self.clock.mono() - began_mono, failed=True))
             raise
-        self.telemetry.emit(JournalCalled("claim", self.clock.mono() - began_mono))
-        self.journal_clock.update(claim.now)
-        return claim
 
     async def write_with_retry(
         self, operation: Operation, change_from: Callable[[Operation], OperationChange]
@@ -245,7 +245,7 @@ class JournalWriter:
     async def _record(self, change: OperationChange) -> Operation:
         if change.shown is not None and self.rollback is not None and self.rollback.recently_rolled_back():
             change = replace(change, numbers_forgotten=True)
-        requested_boot = self.leases.request_boot()
+        requested_boot = self.clock.boot()
         began_mono = self.clock.mono()
         try:
             recorded = await self.journal.record(change)

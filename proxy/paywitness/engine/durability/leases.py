@@ -74,10 +74,6 @@ class Leases:
         self.lease_s = lease_s
         self.messages_of: MessagesOf = no_messages  # what was written of late; set by the rollback monitor
 
-    def request_boot(self) -> float:
-        """To be read before the journal is asked for a lease, and handed to `hold`."""
-        return self._clock.boot()
-
     def hold(
         self,
         operation_id: str,
@@ -86,7 +82,8 @@ class Leases:
         operation: Operation | None = None,
         sealed_request: bytes | None = None,
     ) -> None:
-        """Hold it, or hold it longer. `operation` and `sealed_request` are what is written, to be put back with."""
+        """Hold it, or hold it longer. `requested_boot` is read before the journal is asked for it. `operation` and
+        `sealed_request` are what is written, to be put back with."""
         before = self._held.get(operation_id)
         if before is not None and before.token == token:
             before.until_boot = requested_boot + self.lease_s
@@ -117,7 +114,7 @@ class Leases:
 
     async def renew(self) -> None:
         """Renew everything that is held and has not run out by our own clock."""
-        requested_boot = self.request_boot()
+        requested_boot = self._clock.boot()
         tokens = {key: held.token for key, held in self._held.items() if held.until_boot > requested_boot}
         if not tokens:
             return
@@ -151,7 +148,7 @@ class Leases:
         self, operation: Operation, sealed_request: bytes | None = None, sealed_response: bytes | None = None
     ) -> Operation:
         """Write it again as it is known here; as it then stands. Where others went on without it, we send no more."""
-        requested_boot = self.request_boot()
+        requested_boot = self._clock.boot()
         if operation.undelivered:  # the journal may also have forgotten that another sidecar has told its reply
             operation = operation.changed(delivery_unknown=True)
         held = self._held.get(operation.id)

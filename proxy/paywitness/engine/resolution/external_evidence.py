@@ -34,11 +34,10 @@ from paywitness.core.operation import (
     Operation,
     State,
 )
-from paywitness.core.payment import Payment, ShownBalance
+from paywitness.core.payment import Payment, ShownBalance, payment_key
 from paywitness.core.payment_changes import has_new_totals, is_new_dispute
 from paywitness.core.payment_claims import IntentHold, hold_of_payment
 from paywitness.core.payment_evidence import shown_by_object, shows_dispute, shows_totals
-from paywitness.core.payment_names import payment_key
 from paywitness.core.policy import Policy
 from paywitness.core.provider_contract import OperationKind
 from paywitness.core.reply import changes_replay, replay_response

@@ -29,8 +29,8 @@ from paywitness.core.inquiry import (
     read_object,
 )
 from paywitness.core.operation import Finding, FindingKind, GuardKind, Operation
+from paywitness.core.payment import name_key, payment_key
 from paywitness.core.payment_evidence import held_against_names, held_against_payment, needs_proof
-from paywitness.core.payment_names import name_key, payment_key
 from paywitness.core.policy import Policy
 from paywitness.core.provider_contract import FieldKind
 from paywitness.core.provider_time import ProviderTime

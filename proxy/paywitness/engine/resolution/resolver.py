@@ -106,7 +106,7 @@ class Resolver:
         busy = {name for name, count in self._active_by_provider.items() if count >= self.per_provider_max}
         self._due_times.providers_held_back = full = frozenset(busy | self._providers_refusing_inquiries())
         token = self.randomness.token()
-        requested_boot = self.pipeline.leases.request_boot()
+        requested_boot = self.clock.boot()
         limit = min(free_workers, self.per_provider_max)
         taken = await self.journal.take_due(token, self.pipeline.leases.lease_s, limit=limit, full=full)
         for operation in taken:

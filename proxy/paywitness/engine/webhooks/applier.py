@@ -18,9 +18,8 @@ from paywitness.core.external_evidence import EvidenceSource, event_of
 from paywitness.core.inquiry import FoundObject, InquiryReason, read_object
 from paywitness.core.lifecycle import EXTERNAL_DENIALS
 from paywitness.core.operation import FindingKind, Operation, State
-from paywitness.core.payment import FOLLOW_UPS
+from paywitness.core.payment import FOLLOW_UPS, payment_key
 from paywitness.core.payment_evidence import shows_totals
-from paywitness.core.payment_names import payment_key
 from paywitness.core.policy import Policy, Provider
 from paywitness.core.result import Effect, ResultClass
 from paywitness.core.webhook_event import (

@@ -18,14 +18,14 @@ from paywitness.core.classify import ExpectedPayment, matches_expected
 from paywitness.core.credential_owners import credential_key, marks_from_text, owner_in, owner_mark
 from paywitness.core.identity import account_hashes_named, intent_guard, owner_hash
 from paywitness.core.operation import Operation, State
-from paywitness.core.payment import FOLLOW_UPS
-from paywitness.core.payment_names import name_key, payment_key, payment_names
+from paywitness.core.payment import FOLLOW_UPS, name_key, payment_key, payment_names
 from paywitness.core.policy import Policy, Provider
 from paywitness.core.result import ResultClass
 from paywitness.core.webhook_event import MatchKey, WebhookEvent, standing_for_steps
 from paywitness.engine.policy_revisions import PinnedPolicies
 from paywitness.journal.base import Journal, LedgerRow, OperationQuery
-from paywitness.journal.ledger import abandoned_key, abandoned_operation, payment_from_row
+from paywitness.journal.ledger import payment_from_row
+from paywitness.journal.tombstones import abandoned_key, abandoned_operation
 from paywitness.policy.book import PolicyBook
 from paywitness.secrets import Vault
 

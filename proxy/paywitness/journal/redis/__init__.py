@@ -1,6 +1,6 @@
 """The Redis journal: one primary with replicas and sentinels, shared by any number of sidecars. Time is Redis' own.
 
-journal         RedisJournal: opens, checks, and hands each call to the writer or the reader
+journal         RedisJournal: opens and checks; the writer and the reader in one, and what is a single script
 writer          look up, plan in Python, write over exactly what was read (compare and swap)
 reader          lookups and lists, on a pipeline of its own
 lookups         what one script read, as the claim's lookups

@@ -17,20 +17,14 @@ from pathlib import Path
 
 from redis.exceptions import AuthenticationError
 
-from paywitness.core.claim import Claim, ClaimRequest
 from paywitness.core.errors import JournalUnavailable, JournalUnusable
 from paywitness.core.levels import LEVEL, JournalLevel
-from paywitness.core.operation import DoubtCount, HistoryEntry, Operation
 from paywitness.journal import transitions
 from paywitness.journal.base import (
     AGES_KEY,
     DUE_ROWS_COUNTED_MAX,
     PAYMENTS_KEPT_S,
-    AnnouncementRow,
     LedgerRow,
-    OperationChange,
-    OperationQuery,
-    PolicyRevision,
     StoreClock,
     StoredWebhookEvent,
 )
@@ -55,9 +49,10 @@ from paywitness.redis.pipeline import RedisPipeline
 from paywitness.redis.url import RedisTarget, parse_redis_url
 
 _OPEN_TIMEOUT_S = 5.0
+_RENEWALS_SIZE = 100  # leases in one script: about 5 ms of Redis' time
 
 
-class RedisJournal:
+class RedisJournal(RedisWriter, RedisReader):
     """A `Journal` (see `base`) that a fleet shares. Open it with `open`; use it from that event loop alone."""
 
     def __init__(
@@ -70,17 +65,13 @@ class RedisJournal:
         call_timeout_s: float,
         level: int,
     ) -> None:
-        self._prefix = target.prefix
-        self._replication = replication
         options = scripts.pipeline_options(call_timeout_s, replication.journal_unavailable)
-        self._write_pipeline = RedisPipeline(
-            "journal-writes", target, options, replication=replication, guards_sends=True
-        )
-        self._read_pipeline = RedisPipeline("journal-reads", target, options, replication=replication)
-        self._writer = RedisWriter(self._write_pipeline, target.prefix, clock, replication, level)
-        self._reader = RedisReader(self._read_pipeline, target.prefix)
-        self._webhook_events = RedisWebhookEvents(self._writer, consumer)
-        self._retention = RedisRetention(self._writer)
+        writes = RedisPipeline("journal-writes", target, options, replication=replication, guards_sends=True)
+        reads = RedisPipeline("journal-reads", target, options, replication=replication)
+        RedisWriter.__init__(self, writes, target.prefix, clock, replication, level)
+        RedisReader.__init__(self, reads, target.prefix)
+        self._webhook_events = RedisWebhookEvents(self, consumer)
+        self._retention = RedisRetention(self)
 
     @classmethod
     async def open(
@@ -107,69 +98,21 @@ class RedisJournal:
             raise scripts.journal_unavailable(unavailable(error)) from error
         return cls(target, replication, consumer, clock=clock, call_timeout_s=call_timeout_s, level=level)
 
-    async def claim(self, request: ClaimRequest) -> Claim:
-        if request.payout is not None:
-            return await self._writer.claim_payout(request)
-        return await self._writer.claim(request)
-
-    async def record(self, change: OperationChange) -> Operation:
-        return await self._writer.record(change)
-
-    async def restore(
-        self,
-        operation: Operation,
-        sealed_request: bytes | None = None,
-        sealed_response: bytes | None = None,
-        *,
-        lease_s: float | None = None,
-    ) -> Operation:
-        return await self._writer.restore(operation, (sealed_request, sealed_response), lease_s)
-
-    async def take_due(
-        self, token: str, lease_s: float, *, limit: int, full: frozenset[str] = frozenset()
-    ) -> tuple[Operation, ...]:
-        return await self._writer.take_due(token, lease_s, limit, full)
+    async def renew(
+        self, operation_ids: tuple[str, ...], token_of: Mapping[str, str], lease_s: float
+    ) -> frozenset[str]:
+        held = [(operation_id, token_of[operation_id]) for operation_id in operation_ids if operation_id in token_of]
+        renewed: set[str] = set()
+        for first in range(0, len(held), _RENEWALS_SIZE):
+            pairs = [text for pair in held[first : first + _RENEWALS_SIZE] for text in pair]
+            renewed.update(found.decode() for found in await self.run(scripts.RENEW, repr(lease_s), *pairs))
+        return frozenset(renewed)
 
     async def expedite(self, provider: str, *, within_s: float, limit: int) -> int:
         limit = transitions.bounded_expedite_limit(limit)
         bounds = (repr(within_s), str(limit), str(limit * transitions.EXPEDITE_SCAN_FACTOR))
         states = sorted(transitions.EXPEDITABLE_STATES)
-        return int(await self._writer.run(scripts.EXPEDITE, provider, *bounds, *states, droppable=True))
-
-    async def fall_back(self, change: OperationChange, request: ClaimRequest) -> tuple[Operation, Claim]:
-        return await self._writer.fall_back(change, request)
-
-    async def renew(
-        self, operation_ids: tuple[str, ...], token_of: Mapping[str, str], lease_s: float
-    ) -> frozenset[str]:
-        return await self._writer.renew(operation_ids, token_of, lease_s)
-
-    async def expire_leases(
-        self, *, all_of_earlier_holders: bool = False, over_at: float = math.inf
-    ) -> tuple[Operation, ...]:
-        """Expired leases alone, whatever is asked: that an earlier process of ours is gone says nothing of others."""
-        return await self._writer.expire_leases(over_at)
-
-    async def read(self, operation_id: str) -> Operation | None:
-        return await self._reader.read(operation_id)
-
-    async def sealed(self, operation_id: str) -> tuple[bytes | None, bytes | None]:
-        return await self._reader.sealed(operation_id)
-
-    async def history(self, operation_id: str) -> tuple[HistoryEntry, ...]:
-        return await self._reader.history(operation_id)
-
-    async def find_operations(self, query: OperationQuery) -> tuple[Operation, ...]:
-        return await self._reader.find_operations(query)
-
-    async def doubt_counts(self) -> tuple[DoubtCount, ...]:
-        return await self._reader.doubt_counts()
-
-    async def accepts_credential(self, account: str, credential: str) -> bool:
-        return await self._reader.accepts_credential(account, credential)
-
-    async def newest_credentials(self, account: str, limit: int) -> tuple[tuple[str, bytes], ...]:
-        return await self._reader.newest_credentials(account, limit)
+        return int(await self.run(scripts.EXPEDITE, provider, *bounds, *states, droppable=True))
 
     async def store_webhook_event(self, webhook_event: StoredWebhookEvent) -> bool:
         return await self._webhook_events.store(webhook_event)
@@ -180,29 +123,23 @@ class RedisJournal:
     async def update_webhook_event(self, webhook_event: StoredWebhookEvent) -> None:
         await self._webhook_events.update(webhook_event)
 
-    async def announcements(self, after: int, *, limit: int) -> tuple[AnnouncementRow, ...]:
-        return await self._reader.announcements(after, limit)
-
-    async def ledger_rows(self, keys: tuple[str, ...]) -> tuple[LedgerRow | None, ...]:
-        return await self._reader.ledger_rows(keys)
-
     async def write_ledger_rows(self, rows: tuple[LedgerRow, ...]) -> bool:
-        return bool(await self._writer.run(scripts.LEDGER_STORE, *ledger_args(rows)))
+        return bool(await self.run(scripts.LEDGER_STORE, *ledger_args(rows)))
 
     async def due_ledger_rows(self, *, limit: int) -> tuple[LedgerRow, ...]:
-        found = await self._writer.run(scripts.LEDGER_DUE, str(limit), droppable=True)
+        found = await self.run(scripts.LEDGER_DUE, str(limit), droppable=True)
         return tuple(parse_ledger_row(values) for values in found)
 
     async def count_due_ledger_rows(self, within_s: float) -> int:
         counted_max = str(DUE_ROWS_COUNTED_MAX)
-        return int(await self._writer.run(scripts.LEDGER_DUE_COUNT, repr(within_s), counted_max, droppable=True))
+        return int(await self.run(scripts.LEDGER_DUE_COUNT, repr(within_s), counted_max, droppable=True))
 
     async def take_cursor(self, name: str, token: str, lease_s: float) -> int | None:
-        seq = await self._writer.run(scripts.CURSOR_TAKE, name, token, repr(lease_s), droppable=True)
+        seq = await self.run(scripts.CURSOR_TAKE, name, token, repr(lease_s), droppable=True)
         return None if seq is None else int(seq)
 
     async def move_cursor(self, name: str, seq: int, token: str = "") -> bool:
-        return bool(await self._writer.run(scripts.CURSOR_MOVE, name, str(seq), token))
+        return bool(await self.run(scripts.CURSOR_MOVE, name, str(seq), token))
 
     async def level(self) -> JournalLevel:
         return await self._level("")
@@ -211,11 +148,11 @@ class RedisJournal:
         return await self._level(str(level))
 
     async def _level(self, raised_to: str) -> JournalLevel:
-        level, raised_at = await self._writer.run(scripts.LEVEL, raised_to)
+        level, raised_at = await self.run(scripts.LEVEL, raised_to)
         return JournalLevel(int(level), float(raised_at))
 
     async def read_clock(self) -> StoreClock:
-        now, raw, row, due = await self._writer.run(scripts.CLOCK, AGES_KEY, droppable=True)
+        now, raw, row, due = await self.run(scripts.CLOCK, AGES_KEY, droppable=True)
         return StoreClock(float(now), float(raw), parse_ledger_row(row) if row else None, parse_next_due(*due))
 
     async def retire(
@@ -231,13 +168,7 @@ class RedisJournal:
 
     async def keep_revision(self, provider: str, revision: str, content: str) -> None:
         named = f"{provider}\0{revision}"
-        await self._writer.run(scripts.STORE_REVISION, provider, named, revision, content)
-
-    async def revision(self, provider: str, revision: str) -> PolicyRevision | None:
-        return await self._reader.revision(provider, revision)
-
-    async def latest_revision(self, provider: str) -> PolicyRevision | None:
-        return await self._reader.latest_revision(provider)
+        await self.run(scripts.STORE_REVISION, provider, named, revision, content)
 
     async def check_identity(self, check_value: str) -> None:
         await self._write_pipeline.execute("HSETNX", f"{self._prefix}meta", "identity_check", check_value)
@@ -247,7 +178,7 @@ class RedisJournal:
 
     async def healthy(self) -> bool:
         try:
-            await self._writer.run(scripts.TIME, droppable=True)
+            await self.run(scripts.TIME, droppable=True)
         except JournalUnavailable:
             return False
         return True

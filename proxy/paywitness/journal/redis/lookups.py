@@ -11,7 +11,6 @@ from typing import Any
 from paywitness.core.claim import Alias, ClaimRequest, Tombstone
 from paywitness.core.operation import Operation
 from paywitness.core.record import record
-from paywitness.journal import claim_answer, claim_plan
 from paywitness.journal.base import LedgerRow
 from paywitness.journal.redis.rows import (
     RedisRow,
@@ -52,7 +51,7 @@ class LookupQuery:
         return cls(fresh.key, guard, credentials=((fresh.account, fresh.credential),), rows=rows)
 
     def arguments(self) -> tuple[Argument, ...]:
-        credentials = "\n".join(f"{account}\0{credential}" for account, credential in self.credentials)
+        credentials = "\n".join(map("\0".join, self.credentials))
         return (self.key, index_term(self.guard), " ".join(self.ids), credentials, " ".join(self.rows))
 
 
@@ -121,11 +120,8 @@ class RedisLookups:
 
     # What its answer holds.
 
-    def sealed(self, plan: claim_plan.ClaimPlan) -> tuple[bytes | None, bytes | None]:
-        """The holder's request and response, where the answer holds one of them."""
-        if plan.holder is None or not claim_answer.needs_sealed_messages(plan):
-            return None, None
-        holder = plan.holder.id
+    def sealed(self, holder: str) -> tuple[bytes | None, bytes | None]:
+        """The holder's request and response."""
         if holder in self.rows and holder not in self._read_with_sealed:
             raise NeedsLookup(lambda query: replace(query, ids=(*query.ids, holder)))
         row = self.rows.get(holder)

@@ -28,59 +28,61 @@ _IndexSource = tuple[str, bytes]  # a letter of the index, and the word
 
 
 class RedisReader:
+    """What a `Journal` only reads."""
+
     def __init__(self, pipeline: RedisPipeline, prefix: str) -> None:
-        self._pipeline = pipeline
+        self._read_pipeline = pipeline
         self._prefix = prefix
 
     def key(self, name: str) -> str:
         return self._prefix + name
 
-    def _run(self, script: LuaScript, *arguments: Argument) -> Awaitable[Any]:
-        return self._pipeline.run(script, (self._prefix,), arguments)
+    def _look_up(self, script: LuaScript, *arguments: Argument) -> Awaitable[Any]:
+        return self._read_pipeline.run(script, (self._prefix,), arguments)
 
     async def read(self, operation_id: str) -> Operation | None:
-        values = await self._pipeline.execute("HMGET", self.key(f"o:{operation_id}"), *_ROW_FIELDS)
+        values = await self._read_pipeline.execute("HMGET", self.key(f"o:{operation_id}"), *_ROW_FIELDS)
         return None if values[0] is None else parse_row([operation_id.encode(), *values]).operation
 
     async def sealed(self, operation_id: str) -> tuple[bytes | None, bytes | None]:
-        request, response = await self._pipeline.execute("HMGET", self.key(f"o:{operation_id}"), "q", "r")
+        request, response = await self._read_pipeline.execute("HMGET", self.key(f"o:{operation_id}"), "q", "r")
         return request, response
 
     async def history(self, operation_id: str) -> tuple[HistoryEntry, ...]:
-        entries = await self._run(scripts.HISTORY, operation_id, str(HISTORY_MAX))
+        entries = await self._look_up(scripts.HISTORY, operation_id, str(HISTORY_MAX))
         return tuple(parse_entry(version, text) for version, text in enumerate(entries, 1) if text is not None)
 
     async def ledger_rows(self, keys: tuple[str, ...]) -> tuple[LedgerRow | None, ...]:
-        found = await self._run(scripts.LEDGER_ROWS, *keys)
+        found = await self._look_up(scripts.LEDGER_ROWS, *keys)
         return tuple(None if values is None else parse_ledger_row(values) for values in found)
 
-    async def announcements(self, after: int, limit: int) -> tuple[AnnouncementRow, ...]:
-        changes = await self._run(scripts.ANNOUNCEMENTS, str(after), str(limit))
+    async def announcements(self, after: int, *, limit: int) -> tuple[AnnouncementRow, ...]:
+        changes = await self._look_up(scripts.ANNOUNCEMENTS, str(after), str(limit))
         return tuple(
             AnnouncementRow(int(seq), parse_row(values).operation, parse_entry(int(version), entry))
             for seq, values, version, entry in changes
         )
 
     async def accepts_credential(self, account: str, credential: str) -> bool:
-        return bool(await self._pipeline.execute("HEXISTS", self.key("credentials"), f"{account}\0{credential}"))
+        return bool(await self._read_pipeline.execute("HEXISTS", self.key("credentials"), f"{account}\0{credential}"))
 
     async def newest_credentials(self, account: str, limit: int) -> tuple[tuple[str, bytes], ...]:
-        found = await self._run(scripts.NEWEST_CREDENTIALS, account, str(limit))
+        found = await self._look_up(scripts.NEWEST_CREDENTIALS, account, str(limit))
         return tuple((credential.decode(), sealed) for credential, sealed in found)
 
     async def revision(self, provider: str, revision: str) -> PolicyRevision | None:
-        text = await self._pipeline.execute("HGET", self.key("revisions"), f"{provider}\0{revision}")
+        text = await self._read_pipeline.execute("HGET", self.key("revisions"), f"{provider}\0{revision}")
         return None if text is None else _parse_revision(provider, revision, text)
 
     async def latest_revision(self, provider: str) -> PolicyRevision | None:
-        found = await self._run(scripts.LATEST_REVISION, provider)
+        found = await self._look_up(scripts.LATEST_REVISION, provider)
         return None if found is None else _parse_revision(provider, found[0].decode(), found[1])
 
     async def doubt_counts(self) -> tuple[DoubtCount, ...]:
         doubts: dict[bytes, bytes] = {}
         position = b"0"
         while True:  # a field may be told twice, never left out
-            position, found = await self._pipeline.execute("HSCAN", self.key("doubts"), position, "COUNT", 1_000)
+            position, found = await self._read_pipeline.execute("HSCAN", self.key("doubts"), position, "COUNT", 1_000)
             doubts.update(zip(found[::2], found[1::2], strict=True))
             if position == b"0":
                 break
@@ -119,7 +121,7 @@ class RedisReader:
 
     async def _read_all(self, pages: AsyncIterator[list[str]]) -> AsyncIterator[Operation]:
         async for ids in pages:
-            for values in await self._run(scripts.ROWS, *ids):
+            for values in await self._look_up(scripts.ROWS, *ids):
                 yield parse_row(values).operation
 
     async def _ids(self, source: _IndexSource, query: OperationQuery) -> AsyncIterator[list[str]]:
@@ -128,12 +130,12 @@ class RedisReader:
         if index == "id":
             yield [term.decode("utf-8", "surrogatepass")]
         elif index == "leases":  # what is being sent is always held
-            members = await self._pipeline.execute("ZRANGE", self.key("leases"), 0, -1)
+            members = await self._read_pipeline.execute("ZRANGE", self.key("leases"), 0, -1)
             for page in _pages(sorted((member[13:].decode() for member in members), reverse=True)):
                 yield page
         elif index in "gk":  # not in the order of ids; few
             low, high = term + b"\0", term + b"\0\xff"
-            members = await self._pipeline.execute("ZRANGEBYLEX", self.key(f"x:{index}"), b"[" + low, b"[" + high)
+            members = await self._read_pipeline.execute("ZRANGEBYLEX", self.key(f"x:{index}"), b"[" + low, b"[" + high)
             for page in _pages(sorted({_id_of_member(member) for member in members}, reverse=True)):
                 yield page
         else:
@@ -144,7 +146,7 @@ class RedisReader:
         top = b"[" + term + b"\0\xff" if before is None else b"(" + term + b"\0" + before.encode()
         for _ in range(_SCANNED_MAX // _PAGE_SIZE):
             asked: tuple[Argument | int, ...] = (top, b"[" + term + b"\0", "LIMIT", 0, _PAGE_SIZE)
-            members = await self._pipeline.execute("ZREVRANGEBYLEX", self.key(f"x:{index}"), *asked)
+            members = await self._read_pipeline.execute("ZREVRANGEBYLEX", self.key(f"x:{index}"), *asked)
             if not members:
                 return
             yield [_id_of_member(member) for member in members]

@@ -14,7 +14,7 @@ from paywitness.core.claim import Alias
 from paywitness.core.fallback import FALLBACKS_MAX
 from paywitness.core.operation import Operation
 from paywitness.journal.base import LedgerRow
-from paywitness.journal.ledger import keys_kept_of, may_forget, row_kept_of
+from paywitness.journal.ledger import may_forget
 from paywitness.journal.redis import scripts
 from paywitness.journal.redis.rows import (
     RedisRow,
@@ -26,7 +26,7 @@ from paywitness.journal.redis.rows import (
     tombstone_to_text,
 )
 from paywitness.journal.redis.writer import RedisWriter
-from paywitness.journal.tombstones import may_retire, retired_together, tombstones_of
+from paywitness.journal.tombstones import keys_kept_of, may_retire, retired_together, row_kept_of, tombstones_of
 from paywitness.redis.connection import Argument
 
 _SCAN_MAX = 500  # operations in one script: about 2 ms of Redis' time

@@ -18,7 +18,7 @@ from paywitness.core.claim import Alias, AliasKind, ClaimRequest, Tombstone
 from paywitness.core.credential_owners import Maker
 from paywitness.core.operation import HistoryEntry, Lease, Operation, Outcome, State
 from paywitness.journal.base import LedgerRow, NextDue
-from paywitness.journal.claim_plan import ClaimPlan
+from paywitness.journal.claim_answer import ClaimPlan
 from paywitness.journal.encoding import (
     entry_from_text,
     entry_to_text,
@@ -27,11 +27,12 @@ from paywitness.journal.encoding import (
     mutable_values,
     operation_from_row,
 )
-from paywitness.journal.ledger import maker_to_value
+from paywitness.journal.tombstones import maker_to_value
 from paywitness.journal.transitions import LEASABLE_STATES, OperationWrite
 from paywitness.redis.connection import Argument
 
 AT_WRITE = math.inf  # in the place of a time: that of the write
+_OTHER_TIMES = {None: "null", AT_WRITE: "now"}  # times as the scripts read them; every other one is a number
 
 WriteArgs = list[Argument]
 
@@ -80,12 +81,6 @@ def _mutable_index_lines(operation: Operation, payment: str | None, guard: str |
     return b"\n".join(lines)
 
 
-def _time_argument(time: float | None) -> str:
-    if time is None:
-        return "null"
-    return "now" if time == AT_WRITE else repr(time)
-
-
 def write_args(
     write: OperationWrite,
     *,
@@ -106,9 +101,9 @@ def write_args(
         str(operation.version - 1),
         lease_end,
         str(operation.version),
-        _time_argument(updated_at),
-        _time_argument(first_sent_at),
-        _time_argument(ended_at),
+        _OTHER_TIMES.get(updated_at) or repr(updated_at),
+        _OTHER_TIMES.get(first_sent_at) or repr(first_sent_at),
+        _OTHER_TIMES.get(ended_at) or repr(ended_at),
         f"{_encode([state, due_at, reference, incident])[1:]}\n{standing}",
         token or "",
         lease,
@@ -131,7 +126,7 @@ def insert_args(
     _, *fixed, created_at, identity, _, _ = fixed_values(operation)
     return [
         *write_args(write, lease_s=lease_s, sealed_response=sealed_response),
-        _time_argument(created_at),
+        _OTHER_TIMES.get(created_at) or repr(created_at),
         f"{_encode(fixed)[1:]}\n{identity}",
         operation.key,
         fixed_index_lines(operation),
@@ -211,11 +206,10 @@ def insert_args_of(taken: ClaimPlan, request: ClaimRequest) -> WriteArgs | None:
 
 def ledger_args(rows: Iterable[LedgerRow]) -> list[Argument]:
     """The rows as `lib_ledger.lua` reads them."""
-    return [
-        argument
-        for row in rows
-        for argument in (row.key, str(row.version), row.text, "" if row.due_at is None else repr(row.due_at))
-    ]
+    arguments: list[Argument] = []
+    for row in rows:
+        arguments += (row.key, str(row.version), row.text, "" if row.due_at is None else repr(row.due_at))
+    return arguments
 
 
 def bound_argument(at: float) -> str:

@@ -8,17 +8,20 @@ by itself, are judged beforehand, and their script writes them where that judgem
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from paywitness.core.claim import Alias, Claim, ClaimRequest, after_expired_lease
 from paywitness.core.errors import JournalUnavailable
 from paywitness.core.operation import Operation
-from paywitness.core.payment_names import payment_key
-from paywitness.journal import claim_answer, claim_plan, fallback_plan, transitions
+from paywitness.core.payment import payment_key
+from paywitness.journal import claim_plan, fallback_plan, transitions
 from paywitness.journal.base import LedgerRow, OperationChange
+from paywitness.journal.claim_answer import ClaimPlan
 from paywitness.journal.ledger import restored_rows
 from paywitness.journal.payouts import rows_of_changes
 from paywitness.journal.redis import scripts
@@ -72,7 +75,7 @@ class _PlannedWrite:
 
 
 class RedisWriter:
-    """Everything that changes an operation."""
+    """What a `Journal` does with operations: everything that changes one."""
 
     def __init__(
         self,
@@ -82,12 +85,13 @@ class RedisWriter:
         replication: ReplicationStatus,
         level: int,
     ) -> None:
-        self._pipeline = pipeline
+        self._write_pipeline = pipeline
         self._keys = (prefix, f"{prefix}level/{level}")
         self._clock = clock
         self._accepted: dict[tuple[str, str], transitions.AcceptedCredential] = {}
         self._latest_at = 0.0  # the last time that an answer told
         self._ledger: dict[str, LedgerRow] = {}  # rows as they were seen last: a step on them needs no second trip
+        self._assumed = AssumedLookups(self._ledger)
         self._caps_lock = asyncio.Lock()
         self._replication = replication
         self._losses = 0
@@ -113,24 +117,24 @@ class RedisWriter:
         """Run a script that begins by telling the time. One that finds the journal to be another one than we know has
         done nothing yet: it runs again, and whoever sends asks whether the journal has forgotten something."""
 
-        def ask() -> Awaitable[Any]:
-            named = (self.time_argument(), *arguments)
-            return self._pipeline.run(
-                script, self._keys, named, droppable=droppable, needs_replication=needs_replication
-            )
-
+        ask = partial(
+            self._write_pipeline.run, script, self._keys, droppable=droppable, needs_replication=needs_replication
+        )
         try:
-            return await ask()
+            return await ask((self.time_argument(), *arguments))
         except JournalForgot:
-            return await ask()
+            return await ask((self.time_argument(), *arguments))
 
     def run_without_time(self, script: LuaScript, *arguments: Argument) -> Awaitable[Any]:
         """Run a script that needs no time, or is told one that was read before."""
-        return self._pipeline.run(script, self._keys, arguments)
+        return self._write_pipeline.run(script, self._keys, arguments)
 
     # Claims.
 
-    async def claim(self, request: ClaimRequest) -> Claim:
+    async def claim(self, request: ClaimRequest, *, has_turn: bool = False) -> Claim:
+        if request.payout is not None and not has_turn:
+            async with self._caps_turn():
+                return await self.claim(request, has_turn=True)
         query, owns = LookupQuery.of_claim(request), owned_by(request)
         assumed = self._assumed_claim(request)
         start: WriteArgs = []
@@ -158,14 +162,10 @@ class RedisWriter:
         claim: Claim = await self._plan_and_commit(query, lambda found: self._plan_claim(request, found), owns, reply)
         return claim
 
-    async def claim_payout(self, request: ClaimRequest) -> Claim:
-        """A claim on caps that many others count on too: one after the other, so that only other sidecars are faster
-        now and then."""
-        async with self._caps_turn():
-            return await self.claim(request)
-
     @asynccontextmanager
     async def _caps_turn(self) -> AsyncIterator[None]:
+        """For a step on caps that many others count on too: one after the other, so that only other sidecars are faster
+        now and then."""
         try:
             async with asyncio.timeout(_CAPS_TURN_S):
                 await self._caps_lock.acquire()
@@ -178,26 +178,27 @@ class RedisWriter:
         finally:
             self._caps_lock.release()
 
-    def _assumed_claim(self, request: ClaimRequest) -> claim_plan.ClaimPlan | None:
+    def _assumed_claim(self, request: ClaimRequest) -> ClaimPlan | None:
         """What the claim comes to if nothing is known, and the ledger is as it was seen last; None: that cannot be
         said without a look. Caps and approvals depend on the time of the write."""
         if request.payout is not None:
             return None
         try:
-            return claim_plan.plan_claim(request, AT_WRITE, AssumedLookups(self._ledger))
+            return claim_plan.plan_claim(request, AT_WRITE, self._assumed)
         except NeedsLookup:
             return None
 
     def _remember_rows(self, rows: Iterable[LedgerRow]) -> None:
         if len(self._ledger) >= _KNOWN_ROWS_MAX:
             self._ledger.clear()
-        self._ledger.update((row.key, row) for row in rows)
+        for row in rows:
+            self._ledger[row.key] = row
 
     def _plan_claim(self, request: ClaimRequest, found: RedisLookups) -> _PlannedWrite:
         if request.payout is not None:
             request = replace(request, payout=replace(request.payout, rolled_back_s=self._replication.rolled_back_s))
-        taken = claim_answer.plan_answer(request, found.now, found)
-        answer = claim_answer.claim_result(taken, found.now, found.sealed(taken))
+        taken = claim_plan.plan_answer(request, found.now, found)
+        answer = claim_plan.claim_result(taken, found.now, found.sealed)
         return _PlannedWrite(
             answer,
             tuple(write_args(write) for write in taken.updates),
@@ -212,7 +213,7 @@ class RedisWriter:
         def judge(found: RedisLookups) -> _PlannedWrite:
             taken = fallback_plan.plan_fallback(change, request, found.now, found)
             second = taken.second
-            answer = claim_answer.claim_result(second, found.now, found.sealed(second))
+            answer = claim_plan.claim_result(second, found.now, found.sealed)
             if taken.end is None:
                 return _PlannedWrite((taken.first, answer))
             ended = write_args(taken.end, sealed_response=change.sealed_response)
@@ -236,7 +237,7 @@ class RedisWriter:
                 return await self._record_after_lookup(change)
         if transitions.needs_stored_lease(change) or self._needs_look(change):
             return await self._record_after_lookup(change)
-        plan = transitions.plan_record(change, None, AT_WRITE, AssumedLookups(self._ledger))
+        plan = transitions.plan_record(change, None, AT_WRITE, self._assumed)
         write = plan.write
         lease_s = change.lease_s or 0.0
         guard = change.operation.guard
@@ -295,9 +296,13 @@ class RedisWriter:
         return recorded
 
     async def restore(
-        self, operation: Operation, sealed: tuple[bytes | None, bytes | None], lease_s: float | None
+        self,
+        operation: Operation,
+        sealed_request: bytes | None = None,
+        sealed_response: bytes | None = None,
+        *,
+        lease_s: float | None = None,
     ) -> Operation:
-        request, response = sealed
         guard = operation.guard.value if operation.guard is not None else ""
 
         def judge(found: RedisLookups) -> _PlannedWrite:
@@ -310,9 +315,9 @@ class RedisWriter:
             rows = rows_of_changes([(stored, write.operation)], found)
             rows = (*rows, *restored_rows(write.operation, found, found.now))
             if stored is not None:
-                return _PlannedWrite(write.operation, (write_args(write, sealed_response=response),), rows=rows)
-            kept = None if write.erase_request else request
-            start = insert_args(write, kept, lease_s or 0.0, sealed_response=response)
+                return _PlannedWrite(write.operation, (write_args(write, sealed_response=sealed_response),), rows=rows)
+            kept = None if write.erase_request else sealed_request
+            start = insert_args(write, kept, lease_s or 0.0, sealed_response=sealed_response)
             return _PlannedWrite(write.operation, insert=[*start, "1" if plan.key_taken else ""], rows=rows)
 
         payment = (payment_key(operation.payment),) if operation.payment else ()
@@ -322,7 +327,9 @@ class RedisWriter:
 
     # Leases.
 
-    async def take_due(self, token: str, lease_s: float, limit: int, full: frozenset[str]) -> tuple[Operation, ...]:
+    async def take_due(
+        self, token: str, lease_s: float, *, limit: int, full: frozenset[str] = frozenset()
+    ) -> tuple[Operation, ...]:
         taken: list[Operation] = []
         newer = 0
         for _ in range(TRIES_MAX):
@@ -339,7 +346,10 @@ class RedisWriter:
             taken.extend(await self._write_each(now, rows, held))
         return tuple(taken)
 
-    async def expire_leases(self, over_at: float) -> tuple[Operation, ...]:
+    async def expire_leases(
+        self, *, all_of_earlier_holders: bool = False, over_at: float = math.inf
+    ) -> tuple[Operation, ...]:
+        """Expired leases alone, whatever is asked: that an earlier process of ours is gone says nothing of others."""
         acted_upon: list[Operation] = []
         passed = 0
         for _ in range(transitions.EXPIRED_LEASES_MAX // _SWEEP_SIZE + TRIES_MAX):
@@ -378,16 +388,6 @@ class RedisWriter:
         async with self._caps_turn():
             expired: list[Operation] = await self._plan_and_commit(LookupQuery(ids=(operation_id,)), judge)
         return expired
-
-    async def renew(
-        self, operation_ids: tuple[str, ...], token_of: Mapping[str, str], lease_s: float
-    ) -> frozenset[str]:
-        held = [(operation_id, token_of[operation_id]) for operation_id in operation_ids if operation_id in token_of]
-        renewed: set[str] = set()
-        for first in range(0, len(held), _SWEEP_SIZE):
-            pairs = [text for pair in held[first : first + _SWEEP_SIZE] for text in pair]
-            renewed.update(found.decode() for found in await self.run(scripts.RENEW, repr(lease_s), *pairs))
-        return frozenset(renewed)
 
     # What the steps are made of.
 

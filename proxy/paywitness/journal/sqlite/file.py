@@ -17,7 +17,6 @@ from paywitness.journal.sqlite.schema import migrate
 
 BUSY_TIMEOUT_S = 2.0  # for somebody's shell on the file: shorter than a call may take, longer than a look
 _STATEMENTS_KEPT = 128  # prepared ones; all of ours are fewer
-_MARK_WORDS = 2
 _WAL_BYTES_KEPT = 8 << 20  # about twice what the log grows to between two checkpoints
 
 
@@ -48,33 +47,6 @@ class FileLock:
 
     def release(self) -> None:
         """Let another process have it. The file stays: removing it would let two processes lock two files."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-
-class HighWaterMark:
-    """Which journal stands here, and how far it had come: in a small file beside it. A journal that was put back from a
-    copy, or lost its log, is behind its mark. Written with every commit, without a sync: it must outlive this process,
-    not the machine."""
-
-    def __init__(self, journal: Path) -> None:
-        path = journal.with_name(journal.name + ".mark")
-        try:
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise JournalUnusable(f"the journal's mark {path} cannot be made: {error.strerror}") from error
-
-    def read(self) -> tuple[str, int] | None:
-        """The journal's id and its last change. None: nothing is known."""
-        words = os.pread(self._descriptor, 128, 0).decode("ascii", errors="replace").split()
-        return (words[0], int(words[1])) if len(words) == _MARK_WORDS and words[1].isdecimal() else None
-
-    def store(self, journal_id: str, seq: int) -> None:
-        with contextlib.suppress(OSError):  # a full disk fails the next commit, and says so
-            os.pwrite(self._descriptor, f"{journal_id} {seq:020d}\n".encode(), 0)
-
-    def close(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

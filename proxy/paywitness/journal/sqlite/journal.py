@@ -2,6 +2,10 @@
 
 Writes go to a thread that commits everything waiting as one transaction (WAL, synchronous=FULL: a method returns after
 its fsync); reads go to another, on a connection that cannot write. The event loop's thread never touches the file.
+Each thread serves everything that waits at once, and never touches a future: a whole batch is answered by one callback.
+One batch is handed over at a time, and the loop may step aside while the writer computes, for some milliseconds at
+most; while the writer waits for its disk, the loop runs. Two threads that both compute take the interpreter from each
+other at every statement, and that costs several times what the statements do.
 
 A call that is not answered in `call_timeout_s` raises JournalUnavailable, and its write may still happen: a claim is
 asked again with its token, a record meets StaleWrite. A claim or lease that nobody waits for any more when its turn
@@ -12,11 +16,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 import os
 import sqlite3
-from collections.abc import Mapping
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, Protocol, TypeVar
 
 from paywitness.core.claim import Claim, ClaimRequest
 from paywitness.core.errors import JournalUnavailable
@@ -35,9 +44,13 @@ from paywitness.journal.base import (
 from paywitness.journal.sqlite.file import FileLock, make_file, unfit
 from paywitness.journal.sqlite.reader import SqliteReader, SqliteWebhookEvents
 from paywitness.journal.sqlite.retention import SqliteRetention
-from paywitness.journal.sqlite.worker import SqliteWorker
-from paywitness.journal.sqlite.writer import SqliteCursors, SqliteWriter
+from paywitness.journal.sqlite.writer import SqliteCursors, SqliteWriter, WorkerCall
 from paywitness.journal.transitions import WallClock
+from paywitness.repeated_lines import REPEATS, repeats
+
+_log = logging.getLogger("paywitness.journal")
+_Argument = TypeVar("_Argument")
+_Result = TypeVar("_Result")
 
 BATCH_MAX = 256  # writes in one transaction: about 10 ms of work, so that the first of them does not wait long
 LOOP_YIELD_S = 0.01  # what such a transaction computes; a disk that hangs holds the event loop up for so long, once
@@ -46,6 +59,7 @@ READS_WAITING_MAX = 1_000
 CALL_TIMEOUT_S = 5.0
 IDLE_AFTER_S = 1.0  # of silence: then the log is moved into the file, off anybody's call
 CLOSE_TIMEOUT_S = 30.0  # for what waits, and the log
+_LOOP_CHECK_S = 5.0  # how often an idle thread looks whether its loop is still there
 
 
 class SqliteJournal:
@@ -95,12 +109,10 @@ class SqliteJournal:
         return cls(writer, reader, call_timeout_s=call_timeout_s, waiting_max=waiting_max)
 
     async def claim(self, request: ClaimRequest) -> Claim:
-        claim: Claim = await self._write_worker.submit(self._writer.claim, request, droppable=True)
-        return claim
+        return await self._write_worker.submit(self._writer.claim, request, droppable=True)
 
     async def record(self, change: OperationChange) -> Operation:
-        operation: Operation = await self._write_worker.submit(self._writer.record, change)
-        return operation
+        return await self._write_worker.submit(self._writer.record, change)
 
     async def restore(
         self,
@@ -116,107 +128,77 @@ class SqliteJournal:
         self, token: str, lease_s: float, *, limit: int, full: frozenset[str] = frozenset()
     ) -> tuple[Operation, ...]:
         arguments = (token, lease_s, limit, full)
-        taken: tuple[Operation, ...] = await self._write_worker.submit(self._writer.take_due, arguments, droppable=True)
-        return taken
+        return await self._write_worker.submit(self._writer.take_due, arguments, droppable=True)
 
     async def expedite(self, provider: str, *, within_s: float, limit: int) -> int:
-        expedited: int = await self._write_worker.submit(
-            self._writer.expedite, (provider, within_s, limit), droppable=True
-        )
-        return expedited
+        return await self._write_worker.submit(self._writer.expedite, (provider, within_s, limit), droppable=True)
 
     async def fall_back(self, change: OperationChange, request: ClaimRequest) -> tuple[Operation, Claim]:
         arguments = (change, request)
-        result: tuple[Operation, Claim] = await self._write_worker.submit(
-            self._writer.fall_back, arguments, droppable=True
-        )
-        return result
+        return await self._write_worker.submit(self._writer.fall_back, arguments, droppable=True)
 
     async def renew(
         self, operation_ids: tuple[str, ...], token_of: Mapping[str, str], lease_s: float
     ) -> frozenset[str]:
         arguments = (operation_ids, token_of, lease_s)
-        renewed: frozenset[str] = await self._write_worker.submit(self._writer.renew, arguments)
-        return renewed
+        return await self._write_worker.submit(self._writer.renew, arguments)
 
     async def expire_leases(
         self, *, all_of_earlier_holders: bool = False, over_at: float = math.inf
     ) -> tuple[Operation, ...]:
-        expired: tuple[Operation, ...] = await self._write_worker.submit(
-            self._writer.expire_leases, (all_of_earlier_holders, over_at)
-        )
-        return expired
+        return await self._write_worker.submit(self._writer.expire_leases, (all_of_earlier_holders, over_at))
 
     async def read(self, operation_id: str) -> Operation | None:
-        operation: Operation | None = await self._read_worker.submit(self._reader.read, operation_id)
-        return operation
+        return await self._read_worker.submit(self._reader.read, operation_id)
 
     async def sealed(self, operation_id: str) -> tuple[bytes | None, bytes | None]:
-        sealed: tuple[bytes | None, bytes | None] = await self._read_worker.submit(self._reader.sealed, operation_id)
-        return sealed
+        return await self._read_worker.submit(self._reader.sealed, operation_id)
 
     async def history(self, operation_id: str) -> tuple[HistoryEntry, ...]:
-        history: tuple[HistoryEntry, ...] = await self._read_worker.submit(self._reader.history, operation_id)
-        return history
+        return await self._read_worker.submit(self._reader.history, operation_id)
 
     async def find_operations(self, query: OperationQuery) -> tuple[Operation, ...]:
-        operations: tuple[Operation, ...] = await self._read_worker.submit(self._reader.find_operations, query)
-        return operations
+        return await self._read_worker.submit(self._reader.find_operations, query)
 
     async def doubt_counts(self) -> tuple[DoubtCount, ...]:
-        counts: tuple[DoubtCount, ...] = await self._read_worker.submit(self._reader.doubt_counts, None)
-        return counts
+        return await self._read_worker.submit(self._reader.doubt_counts, None)
 
     async def accepts_credential(self, account: str, credential: str) -> bool:
         return bool(await self._read_worker.submit(self._reader.accepts_credential, (account, credential)))
 
     async def newest_credentials(self, account: str, limit: int) -> tuple[tuple[str, bytes], ...]:
         asked = (account, limit)
-        newest: tuple[tuple[str, bytes], ...] = await self._read_worker.submit(self._reader.newest_credentials, asked)
-        return newest
+        return await self._read_worker.submit(self._reader.newest_credentials, asked)
 
     async def store_webhook_event(self, webhook_event: StoredWebhookEvent) -> bool:
-        is_new: bool = await self._write_worker.submit(self._webhook_events.store, webhook_event)
-        return is_new
+        return await self._write_worker.submit(self._webhook_events.store, webhook_event)
 
     async def due_webhook_events(self, *, limit: int) -> tuple[StoredWebhookEvent, ...]:
-        due: tuple[StoredWebhookEvent, ...] = await self._write_worker.submit(
-            self._webhook_events.due, limit, droppable=True
-        )
-        return due
+        return await self._write_worker.submit(self._webhook_events.due, limit, droppable=True)
 
     async def update_webhook_event(self, webhook_event: StoredWebhookEvent) -> None:
         await self._write_worker.submit(self._webhook_events.update, webhook_event)
 
     async def announcements(self, after: int, *, limit: int) -> tuple[AnnouncementRow, ...]:
-        rows: tuple[AnnouncementRow, ...] = await self._read_worker.submit(self._reader.announcements, (after, limit))
-        return rows
+        return await self._read_worker.submit(self._reader.announcements, (after, limit))
 
     async def ledger_rows(self, keys: tuple[str, ...]) -> tuple[LedgerRow | None, ...]:
-        rows: tuple[LedgerRow | None, ...] = await self._read_worker.submit(self._reader.ledger_rows, keys)
-        return rows
+        return await self._read_worker.submit(self._reader.ledger_rows, keys)
 
     async def write_ledger_rows(self, rows: tuple[LedgerRow, ...]) -> bool:
-        written: bool = await self._write_worker.submit(self._writer.write_ledger_rows, rows)
-        return written
+        return await self._write_worker.submit(self._writer.write_ledger_rows, rows)
 
     async def due_ledger_rows(self, *, limit: int) -> tuple[LedgerRow, ...]:
-        due: tuple[LedgerRow, ...] = await self._write_worker.submit(
-            self._writer.due_ledger_rows, limit, droppable=True
-        )
-        return due
+        return await self._write_worker.submit(self._writer.due_ledger_rows, limit, droppable=True)
 
     async def count_due_ledger_rows(self, within_s: float) -> int:
-        count: int = await self._write_worker.submit(self._writer.count_due_ledger_rows, within_s, droppable=True)
-        return count
+        return await self._write_worker.submit(self._writer.count_due_ledger_rows, within_s, droppable=True)
 
     async def take_cursor(self, name: str, token: str, lease_s: float) -> int | None:
-        seq: int | None = await self._write_worker.submit(self._cursors.take, (name, token, lease_s), droppable=True)
-        return seq
+        return await self._write_worker.submit(self._cursors.take, (name, token, lease_s), droppable=True)
 
     async def move_cursor(self, name: str, seq: int, token: str = "") -> bool:
-        moved: bool = await self._write_worker.submit(self._cursors.move, (name, seq, token))
-        return moved
+        return await self._write_worker.submit(self._cursors.move, (name, seq, token))
 
     async def level(self) -> JournalLevel:
         return self._writer.level
@@ -226,8 +208,7 @@ class SqliteJournal:
         return self._writer.level
 
     async def read_clock(self) -> StoreClock:
-        clock: StoreClock = await self._write_worker.submit(self._writer.read_clock, None, droppable=True)
-        return clock
+        return await self._write_worker.submit(self._writer.read_clock, None, droppable=True)
 
     async def retire(
         self,
@@ -239,19 +220,16 @@ class SqliteJournal:
         now_max: float = math.inf,
     ) -> int:
         arguments = (retention_s, tombstone_s, limit, payments_s, now_max)
-        retired: int = await self._write_worker.submit(self._retention.retire, arguments, droppable=True)
-        return retired
+        return await self._write_worker.submit(self._retention.retire, arguments, droppable=True)
 
     async def keep_revision(self, provider: str, revision: str, content: str) -> None:
         await self._write_worker.submit(self._writer.keep_revision, (provider, revision, content))
 
     async def revision(self, provider: str, revision: str) -> PolicyRevision | None:
-        kept: PolicyRevision | None = await self._read_worker.submit(self._reader.revision, (provider, revision))
-        return kept
+        return await self._read_worker.submit(self._reader.revision, (provider, revision))
 
     async def latest_revision(self, provider: str) -> PolicyRevision | None:
-        revision: PolicyRevision | None = await self._read_worker.submit(self._reader.latest_revision, provider)
-        return revision
+        return await self._read_worker.submit(self._reader.latest_revision, provider)
 
     async def check_identity(self, check_value: str) -> None:
         await self._write_worker.submit(self._writer.check_identity, check_value)
@@ -305,3 +283,192 @@ def _open(path: Path, clock: WallClock, wall_clock: WallClock, level: int) -> tu
             raise unfit(error, path) from error
         undo.pop_all()
     return writer, reader
+
+
+# --- The threads
+
+
+class WorkerBackend(Protocol):
+    """What the thread does. All methods run in the thread."""
+
+    def run_batch(self, calls: list[WorkerCall], computed: Callable[[], None]) -> list[Any]:
+        """One result for each call, in order; an exception as a result is raised to its caller. `computed` may be
+        called, any number of times, when all that is left is to wait."""
+        ...
+
+    def on_idle(self) -> None:
+        """Nothing came for a while after something was done."""
+        ...
+
+    def close(self) -> None:
+        """Nothing more will come."""
+        ...
+
+
+class SqliteWorker:
+    def __init__(
+        self,
+        name: str,
+        backend: WorkerBackend,
+        *,
+        batch_max: int,
+        waiting_max: int,
+        call_timeout_s: float,
+        idle_after_s: float,
+        loop_yield_s: float = 0.0,
+        on_timeout: Callable[[], None] | None = None,
+    ) -> None:
+        self._name = name
+        self._backend = backend
+        self._batch_max = batch_max
+        self._waiting_max = waiting_max
+        self._call_timeout_s = call_timeout_s
+        self._idle_after_s = idle_after_s
+        self._loop_yield_s = loop_yield_s  # how long the loop steps aside for a batch at most
+        self._on_timeout = on_timeout  # told, on the loop, when a call was given up
+        self._loop = asyncio.get_running_loop()
+        self._queued: list[WorkerCall] = []  # not handed over yet
+        self._hand_over_scheduled = False  # in this turn of the loop
+        self._busy = False  # the thread has a batch
+        self._computed = threading.Event()
+        self._queue: SimpleQueue[list[WorkerCall] | None] = SimpleQueue()  # at most one batch, and the end
+        self._waiting: deque[tuple[float, asyncio.Future[Any]]] = deque()  # oldest first; all wait equally long
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._ended = self._loop.create_future()
+        # A daemon: a process that is told to end must not wait for a disk that hangs.
+        self._thread = threading.Thread(target=self._run, name=f"paywitness-{name}", daemon=True)
+        self._thread.start()
+
+    def submit(
+        self, method: Callable[[_Argument], _Result], argument: _Argument, *, droppable: bool = False
+    ) -> asyncio.Future[_Result]:
+        """Have `method(argument)` done in the thread. `droppable`: not done any more if its caller has given up by
+        then."""
+        if self._closed:
+            raise JournalUnavailable("the journal is closed")
+        if len(self._queued) >= self._waiting_max:
+            raise JournalUnavailable(f"{self._waiting_max} calls wait for the journal already")
+        loop = self._loop
+        future: asyncio.Future[_Result] = loop.create_future()
+        self._waiting.append((loop.time() + self._call_timeout_s, future))
+        if self._timer is None:
+            self._timer = loop.call_later(self._call_timeout_s, self._fail_overdue)
+        self._queued.append((method, argument, future, droppable))
+        self._hand_over_soon()
+        return future
+
+    async def close(self, timeout_s: float) -> bool:
+        """Serve what waits, then end the thread. False where it did not end in time: it may still be writing."""
+        if not self._closed:
+            self._closed = True
+            self._hand_over_soon()
+        await asyncio.wait((self._ended,), timeout=timeout_s)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._ended.done():
+            return False
+        self._thread.join()
+        return True
+
+    def _hand_over_soon(self) -> None:
+        """At the end of this turn of the loop, so that all who ask in it share a batch; or when the thread is free."""
+        if not self._hand_over_scheduled and not self._busy:
+            self._hand_over_scheduled = True
+            self._loop.call_soon(self._hand_over)
+
+    def _hand_over(self) -> None:
+        self._hand_over_scheduled = False
+        calls = self._queued[: self._batch_max]
+        if not calls:
+            self._queue.put(None)  # closed, and nothing is left
+            return
+        del self._queued[: self._batch_max]
+        self._busy = True
+        self._computed.clear()
+        self._queue.put(calls)
+        if self._loop_yield_s:
+            self._computed.wait(self._loop_yield_s)
+
+    def _fail_overdue(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        timed_out = False
+        waiting = self._waiting
+        while waiting and (waiting[0][1].done() or waiting[0][0] <= now):
+            _, future = waiting.popleft()
+            if not future.done():
+                future.set_exception(JournalUnavailable(f"the journal did not answer in {self._call_timeout_s:g} s"))
+                timed_out = True
+        if waiting:
+            self._timer = self._loop.call_at(waiting[0][0], self._fail_overdue)
+        if timed_out and self._on_timeout is not None:
+            self._on_timeout()
+
+    def _deliver(self, calls: list[WorkerCall], results: list[Any]) -> None:
+        for (_, _, future, _), result in zip(calls, results, strict=True):
+            if future.done():
+                continue  # its caller has gone, or was told already that this took too long
+            if isinstance(result, BaseException):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+        waiting = self._waiting
+        while waiting and waiting[0][1].done():
+            waiting.popleft()
+        self._busy = False
+        if self._queued or self._closed:
+            self._hand_over_soon()
+
+    def _mark_ended(self) -> None:
+        self._closed = True
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    # From here on: the thread's side.
+
+    def _run(self) -> None:
+        try:
+            self._run_batches()
+        finally:
+            try:
+                self._backend.close()
+            finally:
+                with contextlib.suppress(RuntimeError):  # the loop was closed before the journal was
+                    self._loop.call_soon_threadsafe(self._mark_ended)
+
+    def _run_batches(self) -> None:
+        idle = True
+        while True:
+            try:
+                calls = self._queue.get(timeout=_LOOP_CHECK_S if idle else self._idle_after_s)
+            except Empty:
+                if self._loop.is_closed():
+                    return  # abandoned: nothing more will come, and nobody will close us
+                if not idle:
+                    self._run_idle()
+                idle = True
+                continue
+            if calls is None:
+                return
+            try:
+                results = self._backend.run_batch(calls, self._computed.set)
+            except Exception as error:  # noqa: BLE001  # nobody must wait for ever, and the thread goes on
+                name = type(error).__name__
+                _log.error("journal %s failed with %s", self._name, name, exc_info=error, extra=repeats(name))
+                results = [JournalUnavailable(f"the journal failed: {name}") for _ in calls]
+            self._computed.set()
+            try:
+                self._loop.call_soon_threadsafe(self._deliver, calls, results)
+            except RuntimeError:
+                return  # the loop was closed before the journal was, and nothing more will come
+            idle = False
+
+    def _run_idle(self) -> None:
+        try:
+            self._backend.on_idle()
+        except Exception as error:  # noqa: BLE001  # it will rest another time; the thread goes on
+            _log.warning(
+                "journal %s could not rest: %s", self._name, type(error).__name__, exc_info=error, extra=REPEATS
+            )

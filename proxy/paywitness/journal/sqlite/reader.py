@@ -22,8 +22,7 @@ from paywitness.journal.encoding import READ_COLUMNS, entry_from_text, operation
 from paywitness.journal.sqlite.file import open_for_reading, unavailable
 from paywitness.journal.sqlite.rows import SqliteRows
 from paywitness.journal.sqlite.schema import IN_DOUBT, LISTED_BY_STATE
-from paywitness.journal.sqlite.worker import WorkerCall
-from paywitness.journal.sqlite.writer import SqliteWriter
+from paywitness.journal.sqlite.writer import SqliteWriter, WorkerCall
 from paywitness.journal.transitions import HISTORY_MAX, LISTING_MAX
 
 # Every name put into a statement here is a constant of ours; values are always bound

@@ -11,10 +11,17 @@ import json
 
 from paywitness.core.claim import Tombstone
 from paywitness.core.operation import Operation
-from paywitness.journal.ledger import keys_kept_of, maker_to_value, may_forget, row_kept_of
+from paywitness.journal.ledger import may_forget
 from paywitness.journal.sqlite.schema import REFUSED_ALIAS, WEBHOOK_EVENT_DONE
 from paywitness.journal.sqlite.writer import SqliteWriter
-from paywitness.journal.tombstones import may_retire, retired_together, tombstones_of
+from paywitness.journal.tombstones import (
+    keys_kept_of,
+    maker_to_value,
+    may_retire,
+    retired_together,
+    row_kept_of,
+    tombstones_of,
+)
 
 _SCAN_MAX = 5_000  # operations in one call: some milliseconds of the writer's time
 

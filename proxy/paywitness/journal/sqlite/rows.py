@@ -110,13 +110,16 @@ class SqliteRows:
     # What a claim looks up.
 
     def newest(self, key: str) -> Operation | None:
-        return self._one(_NEWEST_OF_KEY, key)
+        row = self._cursor.execute(_NEWEST_OF_KEY, (key,)).fetchone()
+        return None if row is None else operation_from_row(row)
 
     def by_id(self, operation_id: str) -> Operation | None:
-        return self._one(_BY_ID, operation_id)
+        row = self._cursor.execute(_BY_ID, (operation_id,)).fetchone()
+        return None if row is None else operation_from_row(row)
 
     def disputed(self, key: str) -> Operation | None:
-        return self._one(_DISPUTED_OF_KEY, key)
+        row = self._cursor.execute(_DISPUTED_OF_KEY, (key,)).fetchone()
+        return None if row is None else operation_from_row(row)
 
     def alias(self, key: str) -> Alias | None:
         row = self._cursor.execute(f"{_ALIASES} WHERE key = ?", (key,)).fetchone()
@@ -132,7 +135,7 @@ class SqliteRows:
 
     def guarded(self, guard: str) -> tuple[Operation, ...]:
         rows = self._cursor.execute(_GUARDED, (guard, transitions.GUARDED_MAX)).fetchall()
-        newest = [operation_from_row(row) for row in reversed(rows)]
+        newest = list(map(operation_from_row, reversed(rows)))
         if len(newest) < transitions.GUARDED_MAX:
             return tuple(newest)
         known = {operation.id for operation in newest}
@@ -162,7 +165,8 @@ class SqliteRows:
 
     def paid(self, guard: str) -> list[Operation]:
         """Of those that are `guarded`, the ones that may have paid."""
-        return self._several(_PAID, guard, transitions.GUARDED_MAX)[::-1]
+        rows = self._cursor.execute(_PAID, (guard, transitions.GUARDED_MAX)).fetchall()
+        return list(map(operation_from_row, reversed(rows)))
 
     def expired(self, now: float) -> list[Operation]:
         return self._several(_EXPIRED, now, transitions.EXPIRED_LEASES_MAX)
@@ -225,12 +229,8 @@ class SqliteRows:
         row = self._cursor.execute(query, arguments).fetchone()
         return None if row is None else row[0]
 
-    def _one(self, query: str, *arguments: object) -> Operation | None:
-        row = self._cursor.execute(query, arguments).fetchone()
-        return None if row is None else operation_from_row(row)
-
     def _several(self, query: str, *arguments: object) -> list[Operation]:
-        return [operation_from_row(row) for row in self._cursor.execute(query, arguments).fetchall()]
+        return list(map(operation_from_row, self._cursor.execute(query, arguments).fetchall()))
 
     # What is written.
 
@@ -247,14 +247,12 @@ class SqliteRows:
             standing.append(sealed_response)
         which = (operation.id, operation.version - 1)
         kind = (write.erase_request, sealed_response is not None)
+        update = self._cursor.execute
         # A guard that is kept mostly was kept before.
-        same = guard is not None and self._execute_update((*kind, True), *standing, *which, guard)
-        if not same and not self._execute_update((*kind, False), *standing, guard, *which):
+        same = guard is not None and update(_UPDATES[(*kind, True)], (*standing, *which, guard)).rowcount == 1
+        if not same and update(_UPDATES[(*kind, False)], (*standing, guard, *which)).rowcount != 1:
             raise transitions.stale_write(*which)
         self._append_history(write)
-
-    def _execute_update(self, kind: tuple[bool, bool, bool], *values: object) -> bool:
-        return self._cursor.execute(_UPDATES[kind], values).rowcount == 1
 
     def update_all(self, taken: Iterable[transitions.OperationWrite]) -> tuple[Operation, ...]:
         written = []
@@ -268,9 +266,9 @@ class SqliteRows:
         told = None if entry.announcement is None else 1
         self._cursor.execute(_INSERT_CHANGE, (write.operation.id, entry.version, entry.at, entry_to_text(entry), told))
 
-    def store_rows(self, rows: Iterable[LedgerRow], now: float) -> bool:
-        """Write rows of the ledger, each over the version before it; whether all were written. Nothing else writes in
-        between: the caller has read these very versions in the same transaction, or rolls back."""
+    def store_rows(self, rows: Iterable[LedgerRow], now: float) -> None:
+        """Write rows of the ledger, each over the version before it. Nothing else writes in between: the caller has
+        read these very versions in the same transaction."""
         for row in rows:
             if row.version == 1:
                 values: tuple[object, ...] = (row.key, row.version, row.text, row.due_at, now)
@@ -279,8 +277,7 @@ class SqliteRows:
                 values = (row.version, row.text, row.due_at, now, row.key, row.version - 1)
                 written = self._cursor.execute(_UPDATE_ROW, values).rowcount
             if written != 1:
-                return False
-        return True
+                raise RuntimeError(f"the ledger row {row.key} changed within one transaction")
 
     def store_alias(self, alias: Alias) -> None:
         self._cursor.execute(

@@ -7,8 +7,10 @@ file.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
+import os
 import sqlite3
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,25 +20,55 @@ from paywitness.core.claim import Claim, ClaimRequest
 from paywitness.core.errors import JournalUnavailable, JournalUnusable, PaywitnessError
 from paywitness.core.levels import JournalLevel
 from paywitness.core.operation import Lease, Operation
-from paywitness.journal import claim_answer, fallback_plan, transitions
+from paywitness.journal import claim_plan, fallback_plan, transitions
 from paywitness.journal.base import AGES_KEY, DUE_ROWS_COUNTED_MAX, LedgerRow, OperationChange, StoreClock
-from paywitness.journal.claim_plan import ClaimPlan
 from paywitness.journal.payouts import rows_of_writes
 from paywitness.journal.sqlite.file import (
     FileLock,
-    HighWaterMark,
     move_wal_into_file,
     open_for_writing,
     truncate_wal,
     unavailable,
 )
 from paywitness.journal.sqlite.rows import SqliteRows
-from paywitness.journal.sqlite.worker import WorkerCall
 
+_LAST_SEQ = "SELECT seq FROM sqlite_sequence WHERE name = 'changes'"
 _log = logging.getLogger("paywitness.journal")
 _KNOWN_CREDENTIALS_MAX = 10_000  # pairs remembered, to save writing them again with every success
+_STORED_CREDENTIAL = "SELECT accepted_at, sealed IS NOT NULL FROM credentials WHERE account = ? AND credential = ?"
 _STORE_CREDENTIAL = """INSERT INTO credentials (account, credential, accepted_at, sealed) VALUES (?, ?, ?, ?)
     ON CONFLICT DO UPDATE SET accepted_at = excluded.accepted_at, sealed = coalesce(excluded.sealed, sealed)"""
+
+# What to do, with what, and whom to tell; and whether it need not be done once nobody waits for it any more.
+WorkerCall = tuple[Callable[[Any], Any], Any, "asyncio.Future[Any]", bool]
+_MARK_WORDS = 2
+
+
+class HighWaterMark:
+    """Which journal stands here, and how far it had come: in a small file beside it. A journal that was put back from a
+    copy, or lost its log, is behind its mark. Written with every commit, without a sync: it must outlive this process,
+    not the machine."""
+
+    def __init__(self, journal: Path) -> None:
+        path = journal.with_name(journal.name + ".mark")
+        try:
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise JournalUnusable(f"the journal's mark {path} cannot be made: {error.strerror}") from error
+
+    def read(self) -> tuple[str, int] | None:
+        """The journal's id and its last change. None: nothing is known."""
+        words = os.pread(self._descriptor, 128, 0).decode("ascii", errors="replace").split()
+        return (words[0], int(words[1])) if len(words) == _MARK_WORDS and words[1].isdecimal() else None
+
+    def store(self, journal_id: str, seq: int) -> None:
+        with contextlib.suppress(OSError):  # a full disk fails the next commit, and says so
+            os.pwrite(self._descriptor, f"{journal_id} {seq:020d}\n".encode(), 0)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
 
 class SqliteWriter:
@@ -65,6 +97,7 @@ class SqliteWriter:
         self._broken = False
         self.level = self._raised_level(level)
         self.commits = 0
+        self._wal_path = path.with_name(path.name + "-wal")
         self._wal_inode: int | None = None  # of the log that we write, once there is one
         self._wal_removed = False  # somebody removed it: what is committed is moved into the file at once
         self._mark = HighWaterMark(path)
@@ -98,12 +131,9 @@ class SqliteWriter:
         self.cursor.execute("INSERT OR IGNORE INTO meta VALUES ('journal_id', lower(hex(randomblob(16))))")
         return str(self.rows.scalar("SELECT value FROM meta WHERE name = 'journal_id'"))
 
-    def _last_seq(self) -> int:
-        return int(self.rows.scalar("SELECT seq FROM sqlite_sequence WHERE name = 'changes'") or 0)
-
     def _check_mark(self) -> float | None:
         """How long ago the journal turned out to be another or an older one than stood here before; None: never."""
-        known, now, seq = self._mark.read(), self.time.now(), self._last_seq()
+        known, now, seq = self._mark.read(), self.time.now(), self.rows.scalar(_LAST_SEQ) or 0
         if known is not None and (known[0] != self.journal_id or seq < known[1]):
             _log.error("the journal %s is another or an older one than stood here before", self._path)
             self.cursor.execute("INSERT OR REPLACE INTO meta VALUES ('rolled_back_at', ?)", (now,))
@@ -114,22 +144,14 @@ class SqliteWriter:
     # The transaction.
 
     def run_batch(self, calls: list[WorkerCall], computed: Callable[[], None]) -> list[Any]:
+        """All calls in one transaction. If one fails half-way by its own fault, each in a transaction of its own."""
+        results: list[Any] = []
         try:
-            if self._broken:
-                self._reconnect()
             self._check_files()
         except sqlite3.Error as error:
             return [unavailable(error) for _ in calls]
         except PaywitnessError as error:
             return [JournalUnavailable(str(error)) for _ in calls]
-        results = self._in_one_transaction(calls, computed)
-        if results is None:
-            results = [self._in_own_transaction(call, computed) for call in calls]
-        return results
-
-    def _in_one_transaction(self, calls: list[WorkerCall], computed: Callable[[], None]) -> list[Any] | None:
-        """All calls in one transaction; None where one failed half-way by its own fault, and nothing was written."""
-        results: list[Any] = []
         try:
             self.cursor.execute("BEGIN IMMEDIATE")
             for method, argument, future, droppable in calls:
@@ -150,20 +172,18 @@ class SqliteWriter:
         except Exception as error:  # noqa: BLE001  # any call's own fault: it alone is to suffer
             self._roll_back()
             if len(calls) > 1:
-                return None
+                return [self.run_batch([call], computed)[0] for call in calls]
             return [unavailable(error) if isinstance(error, sqlite3.Error) else error]
         self._after_commit()
         return results
 
-    def _in_own_transaction(self, call: WorkerCall, computed: Callable[[], None]) -> Any:
-        (result,) = self._in_one_transaction([call], computed) or (None,)
-        return result
-
     def _after_commit(self) -> None:
         self.commits += 1
         if self._wal_inode is None:
-            self._wal_inode = _inode_of(self._wal_path)
-        self._mark.store(self.journal_id, self._last_seq())
+            with contextlib.suppress(OSError):
+                self._wal_inode = self._wal_path.stat().st_ino
+        last = self.cursor.execute(_LAST_SEQ).fetchone()
+        self._mark.store(self.journal_id, last[0] if last else 0)
         if self._newly_accepted:
             if len(self._accepted) >= _KNOWN_CREDENTIALS_MAX:
                 self._accepted.clear()
@@ -203,23 +223,16 @@ class SqliteWriter:
 
     def claim(self, request: ClaimRequest) -> Claim:
         now = self.time.now()
-        plan = claim_answer.plan_answer(request, now, self.rows)
-        self.rows.update_all(plan.updates)
+        plan = claim_plan.plan_answer(request, now, self.rows)
+        if plan.updates:
+            self.rows.update_all(plan.updates)
         if plan.alias is not None:
             self.rows.store_alias(plan.alias)
         if plan.insert is not None:
             self.rows.insert(plan.insert, request.sealed_request)
-        self._store_rows(plan.rows, now)
-        return self._claim_result(plan, now)
-
-    def _store_rows(self, rows: tuple[LedgerRow, ...], now: float) -> None:
-        if not self.rows.store_rows(rows, now):
-            raise RuntimeError(f"a ledger row changed within one transaction: {', '.join(row.key for row in rows)}")
-
-    def _claim_result(self, plan: ClaimPlan, now: float) -> Claim:
-        if plan.holder is None or not claim_answer.needs_sealed_messages(plan):
-            return claim_answer.claim_result(plan, now, (None, None))
-        return claim_answer.claim_result(plan, now, self.rows.sealed(plan.holder.id))
+        if plan.rows:
+            self.rows.store_rows(plan.rows, now)
+        return claim_plan.claim_result(plan, now, self.rows.sealed)
 
     def record(self, change: OperationChange) -> Operation:
         now = self.time.now()
@@ -227,16 +240,19 @@ class SqliteWriter:
         guard = change.operation.guard
         paid = self.rows.paid(guard.value) if guard is not None and transitions.needs_duplicate_check(change) else ()
         plan = transitions.plan_record(change, stored_lease, now, self.rows, paid)
-        operation = self._write_change(change, plan.write, now)
-        self._store_rows(plan.rows, now)
-        return operation
+        self.rows.update(plan.write, change.sealed_response)
+        if change.accepted_credential:
+            self._store_acceptance(change, now)
+        if plan.rows:
+            self.rows.store_rows(plan.rows, now)
+        return plan.write.operation
 
     def write_ledger_rows(self, rows: tuple[LedgerRow, ...]) -> bool:
         for row in rows:
             stored = self.rows.row(row.key)
             if (0 if stored is None else stored.version) != row.version - 1:
                 return False
-        self._store_rows(rows, self.time.now())
+        self.rows.store_rows(rows, self.time.now())
         return True
 
     def due_ledger_rows(self, limit: int) -> tuple[LedgerRow, ...]:
@@ -245,22 +261,18 @@ class SqliteWriter:
     def count_due_ledger_rows(self, within_s: float) -> int:
         return self.rows.count_due_payments(self.time.now() + within_s, DUE_ROWS_COUNTED_MAX)
 
-    def _write_change(self, change: OperationChange, write: transitions.OperationWrite, now: float) -> Operation:
-        self.rows.update(write, change.sealed_response)
-        if change.accepted_credential:
-            self._store_acceptance((write.operation.account, write.operation.credential), change.sealed_credential, now)
-        return write.operation
-
     def fall_back(self, asked: tuple[OperationChange, ClaimRequest]) -> tuple[Operation, Claim]:
         change, request = asked
         now = self.time.now()
         plan = fallback_plan.plan_fallback(change, request, now, self.rows)
         if plan.end is not None:
-            self._write_change(change, plan.end, now)
+            self.rows.update(plan.end, change.sealed_response)
+            if change.accepted_credential:
+                self._store_acceptance(change, now)
         if plan.second.insert is not None:
             self.rows.insert(plan.second.insert, request.sealed_request)
-        self._store_rows(plan.second.rows, now)
-        return plan.first, self._claim_result(plan.second, now)
+        self.rows.store_rows(plan.second.rows, now)
+        return plan.first, claim_plan.claim_result(plan.second, now, self.rows.sealed)
 
     def take_due(self, asked: tuple[str, float, int, frozenset[str]]) -> tuple[Operation, ...]:
         token, lease_s, limit, full = asked
@@ -300,7 +312,7 @@ class SqliteWriter:
         writes = transitions.expired_lease_writes(over, now)
         rows = rows_of_writes(over, (write.operation for write in writes), self.rows)
         expired = self.rows.update_all(writes)
-        self._store_rows(rows, now)
+        self.rows.store_rows(rows, now)
         return expired
 
     def keep_revision(self, asked: tuple[str, str, str]) -> None:
@@ -332,21 +344,18 @@ class SqliteWriter:
 
     # What the steps are made of.
 
-    @property
-    def _wal_path(self) -> Path:
-        return self._path.with_name(self._path.name + "-wal")
-
     def _check_files(self) -> None:
         """Before anything is written: the file is the one that was opened, and so is the log beside it. A log that was
         removed is still open here, with all that was committed: it is moved into the file, and so is every commit from
         then on. Nothing is lost."""
-        try:
-            self._check_file()
-        except JournalUnavailable:
-            self._broken = True  # another one is opened once the file is back
-            raise
-        if self._wal_removed or self._wal_inode is None or _inode_of(self._wal_path) == self._wal_inode:
+        if self._broken:
+            self._reconnect()
+        self._check_file()
+        if self._wal_removed or self._wal_inode is None:
             return
+        with contextlib.suppress(OSError):
+            if self._wal_path.stat().st_ino == self._wal_inode:
+                return
         _log.error(
             "the log of the journal %s was removed while it was open: its content is moved into the file", self._path
         )
@@ -361,36 +370,27 @@ class SqliteWriter:
 
     def _check_file(self) -> None:
         try:
-            there = self._path.stat().st_ino == self._inode
+            inode = self._path.stat().st_ino
         except OSError:
-            there = False
-        if not there:
+            inode = None
+        if inode != self._inode:
+            self._broken = True  # another connection is opened once the file is back
             raise JournalUnavailable(f"the journal {self._path} was moved or deleted while it was open")
 
     def forget_acceptances(self) -> None:
         """Some were removed: what is in the file counts."""
         self._accepted.clear()
 
-    def _stored_acceptance(self, pair: tuple[str, str]) -> transitions.AcceptedCredential | None:
-        accepted = self._newly_accepted.get(pair) or self._accepted.get(pair)
-        if accepted is None:
-            query = "SELECT accepted_at, sealed IS NOT NULL FROM credentials WHERE account = ? AND credential = ?"
-            row = self.cursor.execute(query, pair).fetchone()
-            accepted = None if row is None else transitions.AcceptedCredential(row[0], bool(row[1]))
-        return accepted
-
-    def _store_acceptance(self, pair: tuple[str, str], sealed: bytes | None, now: float) -> None:
-        accepted = transitions.refreshed_acceptance(self._stored_acceptance(pair), sealed, now)
+    def _store_acceptance(self, change: OperationChange, now: float) -> None:
+        pair, sealed = (change.operation.account, change.operation.credential), change.sealed_credential
+        before = self._newly_accepted.get(pair) or self._accepted.get(pair)
+        if before is None:
+            row = self.cursor.execute(_STORED_CREDENTIAL, pair).fetchone()
+            before = None if row is None else transitions.AcceptedCredential(row[0], bool(row[1]))
+        accepted = transitions.refreshed_acceptance(before, sealed, now)
         if accepted is not None:
             self.cursor.execute(_STORE_CREDENTIAL, (*pair, now, sealed))
             self._newly_accepted[pair] = accepted
-
-
-def _inode_of(path: Path) -> int | None:
-    try:
-        return path.stat().st_ino
-    except OSError:
-        return None
 
 
 # --- Cursors

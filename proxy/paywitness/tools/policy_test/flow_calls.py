@@ -45,7 +45,7 @@ from paywitness.core.reply import (
 from paywitness.core.result import Classification, ResultClass
 from paywitness.core.retry import at_least_retry_after_s, backoff_delay_s, retry_after_of
 from paywitness.engine.durability.journal_writer import change_of
-from paywitness.journal.claim_plan import ClaimPlan
+from paywitness.journal.claim_answer import ClaimPlan
 from paywitness.option_defaults import DEFAULTS
 from paywitness.tools.policy_test.case import GivenAttempt, evidence_of, fill_response
 from paywitness.tools.policy_test.flow_journal import FlowJournal

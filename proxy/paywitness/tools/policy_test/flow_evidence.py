@@ -28,10 +28,9 @@ from paywitness.core.operation import (
     Operation,
     State,
 )
-from paywitness.core.payment import PaidElsewhere, Payment, ShownBalance
+from paywitness.core.payment import PaidElsewhere, Payment, ShownBalance, payment_names
 from paywitness.core.payment_changes import adopted, has_new_totals
 from paywitness.core.payment_evidence import held_against_names, held_against_payment, shown_by_object, shows_totals
-from paywitness.core.payment_names import payment_names
 from paywitness.core.policy import Policy
 from paywitness.core.record import record
 from paywitness.core.reply import changes_replay, replay_response

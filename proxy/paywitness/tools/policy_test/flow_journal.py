@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from paywitness.core.claim import Alias, ClaimRequest, Tombstone
 from paywitness.core.guard import indexed_guard, is_more_than_paid, is_paid
 from paywitness.core.operation import Operation, Posting, State
-from paywitness.core.payment import Payment
-from paywitness.core.payment_names import (
+from paywitness.core.payment import (
+    Payment,
     payment_key,
 )
 from paywitness.journal.base import LedgerRow, OperationChange
-from paywitness.journal.claim_answer import plan_answer
-from paywitness.journal.claim_plan import ClaimPlan
+from paywitness.journal.claim_answer import ClaimPlan
+from paywitness.journal.claim_plan import plan_answer
 from paywitness.journal.ledger import payment_by_id, payment_row
 from paywitness.journal.transitions import (
     GUARDED_MAX,
