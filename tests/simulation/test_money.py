@@ -65,8 +65,15 @@ class Case:
         body = {"amount": asked.amount, "currency": "EUR", "destination": "dest_ok", "reference": "m1"}
         return self.payments.transfer(body, {}, Origin(asked.name))
 
-    def tell(self, asked: Asked, outcome: Outcome, problem: Problem | None = None, status_code: int = 200) -> None:
-        asked.told[-1].reply = Reply(status_code, (), b"{}", outcome, problem)
+    def tell(
+        self,
+        asked: Asked,
+        outcome: Outcome,
+        problem: Problem | None = None,
+        status_code: int = 200,
+        operation_id: str = "",
+    ) -> None:
+        asked.told[-1].reply = Reply(status_code, (), b"{}", outcome, problem, operation_id=operation_id)
         self.money.told(asked, asked.told[-1])
 
     @property
@@ -195,6 +202,29 @@ def test_a_fresh_key_takes_an_answer_that_nobody_heard_and_no_other(case: Case) 
     assert case.broken == []
     case.tell(case.asked("refund", 30, payment.id, first), Outcome.SUCCEEDED)
     assert case.broken == ["a success has its own line"]
+
+
+@pytest.mark.parametrize("in_doubt", [True, False])
+def test_an_equal_call_may_get_the_reply_of_a_key_that_was_left_in_doubt_and_comes_back(
+    case: Case, in_doubt: bool
+) -> None:
+    """Nobody can tell an equal call from a retry of the one in doubt. Without the doubt it is another movement."""
+    loop, payment = case.world.loop, case.paid()
+    first = case.asked("refund", 30, payment.id)
+    case.refunded(payment, first)
+    if in_doubt:
+        first.told[0].told_mono = loop.now_mono
+        first.told.append(Told(loop.now_mono, 30, first.name))
+    loop.now_mono += 1.0
+    other = case.asked("refund", 30, payment.id)
+    loop.now_mono += 1.0
+    first.told[-1].began_mono = loop.now_mono
+    for asked in (other, first):
+        case.tell(asked, Outcome.SUCCEEDED, operation_id="op_1")
+    last = case.asked("refund", 30, payment.id)
+    case.refunded(payment, case.asked("refund", 30, payment.id))
+    case.tell(last, Outcome.SUCCEEDED)
+    assert case.broken == ([] if in_doubt else ["a success has its own line"])
 
 
 def test_a_refunded_payment_that_is_told_as_a_new_one(case: Case) -> None:
