@@ -297,7 +297,7 @@ async def test_a_dripped_answer_is_whole_in_the_end(sandbox) -> None:
 async def test_a_slow_answer_is_a_good_one(sandbox) -> None:
     started = asyncio.get_running_loop().time()
     assert (await charge(sandbox, fault="slow(slow_s=0.05)")).status_code == 200
-    assert asyncio.get_running_loop().time() - started >= 0.05
+    assert asyncio.get_running_loop().time() - started >= 0.04  # a loop may count whole milliseconds
 
 
 @pytest.mark.parametrize("name", ["drop_after_commit", "html_504_after_commit", "truncated_body", "reset_after_commit"])

@@ -1,15 +1,16 @@
-"""Admission: how many calls a provider is given at once, and who goes first when there are more.
+"""Admission: how many calls a provider gets at once, and which call goes first if there are more.
 
-The bound (`ConcurrencyLimit`) follows what is seen: it falls when answers come slower than they used to, or when there
-are 429s, 503s or timeouts; it rises while neither happens and it is used. Numbers are those that were tried: a gradient
-with a square root of head room.
+The bound (`ConcurrencyLimit`) adapts to what the provider shows. It falls when responses become slower than usual, or
+when there are 429s, 503s or timeouts. It rises while none of that happens and the bound is used. The formula is a
+gradient with a square root of head room; its numbers come from experiments.
 
-The queue (`AdmissionQueue`) is one provider's: a lane for each priority, a part of the bound kept for it while it is in
-use, a short queue by the earliest end of patience. A lane's first in line gains with waiting, and one of twenty places
-goes to the oldest of the low lane whatever else waits: a flood of low cannot starve high, and low is never starved for
-ever.
+The queue (`AdmissionQueue`) belongs to one provider. It has a class of traffic for each priority, and keeps a part of
+the bound for each class that is in use. Each class has a short queue, ordered by the time at which a waiter gives up.
+The first waiter of a class gains priority as it waits. One of twenty admissions goes to the oldest waiter of low
+priority, whatever else waits. So a flood of low priority cannot starve high priority, and low priority never starves
+for ever.
 
-Pure: the time comes in. Waiters are names; who waits behind them is not known here.
+Pure: the caller passes the time. A waiter is only a number here; the caller knows which call it is.
 """
 
 from __future__ import annotations
@@ -24,34 +25,35 @@ from paywitness.core.provider_health import Health, HealthSample
 
 _BATCH_S = 1.0
 _BATCH_SAMPLES = 50
-_TOLERANCE = 1.5  # answers may come half as slow again before that counts
-_SLACK_S = 0.05  # and so much slower, whatever is usual: that much may be our own machine, busy with other calls
+_TOLERANCE = 1.5  # responses may take half as long again before that counts as slower
+# This much longer never counts, whatever is usual: our own machine may be the cause, if it is busy with other calls.
+_SLACK_S = 0.05
 _GRADIENT_LEAST = 0.5
-_WEIGHT = 0.2  # of what a batch says
+_WEIGHT = 0.2  # the weight of one batch in the next bound
 _OVERLOAD_MAX = 0.01
 _BACK_OFF = 0.9
-_HOLD_S = 10.0  # after an overload the bound does not rise for so long: it was found
-# What is usual falls by a third a batch, and rises over minutes: a provider that is slow because it has too much to do
-# must not come to count as a slow provider, or the bound would follow it upwards.
+# After an overload the bound does not rise for this long, because the overload has just shown the provider's limit.
+_HOLD_S = 10.0
+# The usual duration falls by a third of the difference with each batch, and rises over minutes. A provider that is slow
+# because it is overloaded must not come to count as a slow provider, or the bound would rise with the overload.
 _BASELINE_FALLS = 0.3
 _BASELINE_RISES_S = 300.0
 
-ACTIVE_S = 10.0  # a share is kept for a lane that was used so lately
+ACTIVE_S = 10.0  # a part of the bound is kept for a class that was used within this time
 QUEUE_WAIT_MAX_S = 2.0
 QUEUE_WAIT_SHARE = 0.25  # of the caller's deadline
 QUEUE_PER_LIMIT = 2.0
-LOW_QUEUE_RESERVED = (
-    4  # of low may wait however many others do, so that there is somebody to take when low's turn comes
-)
+# This many of low may wait, however many others do: otherwise low's turn could come with nobody to take.
+LOW_QUEUE_RESERVED = 4
 LOW_EVERY = 20
-AGING_S = 0.5  # of waiting are worth a step of priority
+AGING_S = 0.5  # this much waiting is worth one step of priority
 RETRY_MAX_S = 30.0
 
 _SHED_WINDOW_S = 10.0
 
 
 class TrafficClass(StrEnum):
-    """The callers' priorities, and resolution: inquiries and re-sends after the caller has left."""
+    """The priorities of callers, and `resolution`: inquiries and re-sends after the caller has left."""
 
     HIGH = "high"
     MEDIUM = "medium"
@@ -61,7 +63,7 @@ class TrafficClass(StrEnum):
 
 RESERVES = {TrafficClass.HIGH: 0.5, TrafficClass.MEDIUM: 0.25, TrafficClass.RESOLUTION: 0.1, TrafficClass.LOW: 0.0}
 _BASE_SCORES = {TrafficClass.HIGH: 2.0, TrafficClass.MEDIUM: 1.0, TrafficClass.RESOLUTION: 1.0, TrafficClass.LOW: 0.0}
-# Waiting lifts low above fresh medium after half a second, and nothing above fresh high.
+# After half a second of waiting, low goes before medium that has just come. It never goes before high.
 _SCORE_MAX = {
     TrafficClass.HIGH: math.inf,
     TrafficClass.MEDIUM: 1.95,
@@ -83,16 +85,17 @@ class AdmissionRefusal(StrEnum):
 class ConcurrencyBounds:
     least: float = 4.0
     most: float = 500.0
-    start: float = 50.0  # most providers take that many; one that does not says so within a second
-    queue_least: int = 100  # a burst at a provider that was never full is no overload; who waits in vain waits 2 s
+    start: float = 50.0  # most providers take this many; a provider that does not shows it within a second
+    # A burst at a provider that was never full is no overload, and a call that is not admitted has waited only 2 s.
+    queue_least: int = 100
 
 
 class ConcurrencyLimit:
-    """How many calls at once."""
+    """How many calls the provider gets at once."""
 
     def __init__(self, bounds: ConcurrencyBounds = ConcurrencyBounds()) -> None:
         self.value = bounds.start
-        self.baseline_s = 0.0  # how long answers took before this batch
+        self.baseline_s = 0.0  # how long responses took before this batch
         self._bounds = bounds
         self._began_mono = self._concluded_mono = self._overloaded_mono = -math.inf
         self._count = self._overloads = self._answers = 0
@@ -100,7 +103,7 @@ class ConcurrencyLimit:
         self._used = 0
 
     def add_sample(self, sample: HealthSample | None, in_flight: int, now_mono: float) -> None:
-        """A call ended; `in_flight` counts it too."""
+        """Count a call that ended. `in_flight` still includes it. Without a sample only the use of the bound counts."""
         if self._count == 0 and self._used == 0:
             self._began_mono = now_mono
         self._used = max(self._used, in_flight)
@@ -116,7 +119,7 @@ class ConcurrencyLimit:
 
     def _end_batch(self, now_mono: float) -> None:
         answer_s = self._answers_s / self._answers if self._answers else 0.0
-        # A bound that is not used says nothing about itself, in good times or bad.
+        # A bound that was not used proves nothing about itself, in good times or bad.
         if self._used >= self.value / 2:
             self.value = min(self._bounds.most, max(self._bounds.least, self._next_value(answer_s, now_mono)))
         if answer_s:
@@ -132,12 +135,13 @@ class ConcurrencyLimit:
             self._overloaded_mono = now_mono
             return self.value * _BACK_OFF
         if not answer_s:
-            return self.value  # nothing but failures, none of them of overload: the circuit's business
+            return self.value  # only failures, and none of them an overload: that is for the circuit
         tolerated_s = _TOLERANCE * (self.baseline_s or answer_s) + _SLACK_S
         gradient = min(1.0, max(_GRADIENT_LEAST, tolerated_s / answer_s))
         room = math.sqrt(self.value)
         if gradient == 1.0 and self.value < self._bounds.start:
-            room = max(room, 1.0 / _WEIGHT)  # back to where it began by one a batch, not by roots of little
+            # Back to its start by one a batch: the square root of a low bound would take too long.
+            room = max(room, 1.0 / _WEIGHT)
         found = (1 - _WEIGHT) * self.value + _WEIGHT * (gradient * self.value + room)
         held = now_mono - self._overloaded_mono < _HOLD_S
         return min(found, self.value) if held else found
@@ -145,12 +149,13 @@ class ConcurrencyLimit:
 
 @dataclass(slots=True)
 class _ClassState:
-    """One lane's share of the floor."""
+    """One class's part of the calls in flight, and its queue."""
 
     in_flight: int = 0
     active_mono: float = -math.inf
     waiting: int = 0
-    queue: list[tuple[float, int]] = field(default_factory=list)  # end of patience, waiter; some have given up
+    # (the time at which it gives up, waiter); some have given up already
+    queue: list[tuple[float, int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +166,8 @@ class _Waiter:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionResult:
-    """What becomes of a call that comes: in, waiting, or refused. `evicted` lost its place to it."""
+    """The result for a call that arrives: admitted, queued, or refused. `evicted` is the waiter that lost its place to
+    it."""
 
     admitted: bool
     queued: bool = False
@@ -191,7 +197,7 @@ class AdmissionQueue:
         return {traffic_class: state.waiting for traffic_class, state in self._classes.items()}
 
     def try_admit(self, traffic_class: TrafficClass, now_mono: float) -> bool:
-        """Whether a call that comes is in at once: nobody of its lane waits, and there is room."""
+        """Admit the call at once, if no call of its class waits and there is room. False: it was not admitted."""
         state = self._classes[traffic_class]
         state.active_mono = now_mono
         if (state.queue and self._head(traffic_class) is not None) or not self._has_room(traffic_class, now_mono):
@@ -222,22 +228,22 @@ class AdmissionQueue:
         return AdmissionResult(admitted=False, queued=True, evicted=evicted)
 
     def release(self, traffic_class: TrafficClass, sample: HealthSample | None, now_mono: float) -> None:
-        """A call that was admitted has ended. Then ask `admit_next`."""
+        """Count the end of a call that was admitted. Then call `admit_next`."""
         self.limit.add_sample(sample, self.in_flight, now_mono)
         self._classes[traffic_class].in_flight -= 1
         self.in_flight -= 1
 
     def cancel(self, waiter: int) -> bool:
-        """It waits no longer. False: it is not waiting any more."""
+        """Remove a waiter. False: it was not waiting any more."""
         found = self._waiters.pop(waiter, None)
         if found is None:
             return False
         self._classes[found.traffic_class].waiting -= 1
-        self._head(found.traffic_class)  # drops those at its front who gave up
+        self._head(found.traffic_class)  # drops the waiters at the front that gave up
         return True
 
     def admit_next(self, now_mono: float) -> Iterator[int]:
-        """Those that wait and may now go in, best first. Each one given is in."""
+        """The waiters that may go in now, best first. Each waiter that it yields is admitted."""
         while self._waiters and self.in_flight + 1 <= self.limit.value:
             traffic_class = self._next_class(now_mono)
             if traffic_class is None:
@@ -253,7 +259,7 @@ class AdmissionQueue:
             yield waiter
 
     def retry_after_s(self) -> float:
-        """When the queue of now will be gone, at the pace of now."""
+        """How long until the calls that wait now have gone in, at the present pace."""
         each_s = (self.limit.baseline_s or 1.0) / self.limit.value
         return min(RETRY_MAX_S, max(1.0, (self.waiting + 1) * each_s))
 
@@ -296,7 +302,7 @@ class AdmissionQueue:
         return traffic_class is TrafficClass.LOW and self._classes[traffic_class].waiting < LOW_QUEUE_RESERVED
 
     def _eviction_candidate(self, traffic_class: TrafficClass) -> int | None:
-        """Who came last of the least lane that waits, if that is below this one."""
+        """The waiter that came last in the lowest class that waits, if that class is below this one."""
         for other, reserved in (
             (TrafficClass.LOW, LOW_QUEUE_RESERVED),
             (TrafficClass.RESOLUTION, 0),
@@ -312,20 +318,21 @@ class AdmissionQueue:
 
 
 def queue_wait_max_s(deadline_s: float, usual_s: float) -> float:
-    """How long a call may wait for its turn: a part of its deadline, and never so long that no time is left to go."""
+    """How long a call may wait in the queue: a part of its deadline, and never so long that too little time is left for
+    the attempt."""
     return max(0.0, min(QUEUE_WAIT_MAX_S, QUEUE_WAIT_SHARE * deadline_s, deadline_s - 2 * usual_s))
 
 
 class AcceptRate:
-    """How many of one lane's calls the provider took lately, and so what part of them is not worth sending.
+    """How many calls of one priority the provider accepted of late, and so which share of them to shed.
 
-    Two buckets slide over ten seconds. Shed calls count as asked, so that shedding grows no stricter by itself than the
-    provider is: with half of all calls taken and K of 2, nothing is shed.
+    Two buckets slide over ten seconds. Shed calls count as asked. So the share that is shed does not grow by itself: if
+    the provider accepts half of all calls and the factor is 2, nothing is shed.
     """
 
     def __init__(self) -> None:
         self._index = -1
-        self._now = [0, 0]  # asked, taken
+        self._now = [0, 0]  # asked, accepted
         self._before = [0, 0]
 
     def count(self, accepted: bool, now_mono: float) -> None:
@@ -351,7 +358,7 @@ class AcceptRate:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionStats:
-    """How full it is at one provider, for gauges and people."""
+    """How full the queue of one provider is, for gauges and people."""
 
     provider: str
     limit: float

@@ -1,20 +1,21 @@
-"""Ages: how long ago something was, read twice. Pure.
+"""Ages: how long ago something happened, measured in two ways. Pure.
 
-No clock can be believed alone. A store's clock is set, a machine sleeps, a host is down over a weekend. So there are
-two counters of the time that passes, kept with the journal:
+No clock can be trusted alone. Somebody sets a store's clock, a machine is suspended, a host is down over a weekend. So
+the journal keeps two counters of the time that passes:
 
-- **low** counts only what a living sidecar saw pass on two clocks at once: the store's own and its CLOCK_BOOTTIME. What
-  must have passed (`settle`, the spread of misses, retention, another's lease) is measured with it.
-- **high** counts whatever any clock allows. A permission that runs out (the re-send window, `resend_for`) is measured
-  with it.
+- **low** counts only time that a living sidecar saw pass on two clocks at once: the store's and its own CLOCK_BOOTTIME.
+  It measures a time that must have passed (`settle`, the spread of misses, retention, another sidecar's lease).
+- **high** counts the most that any clock allows. It measures a permission that runs out (the re-send window,
+  `resend_for`).
 
-Both run with the journal's time, except for jumps. So an `AgeTable` keeps the jumps alone: when, how much of the
-journal's time low left out, and how much high added to it. The counters at any moment follow from that,
-also of what was written before there were any. An interval counts once, whoever saw it: the table is written
-over its version, and only for the part after the reading that it stands at.
+Both advance with the journal's time, except at jumps. So an `AgeTable` stores only the jumps: when each was, how much
+of the journal's time low left out, and how much high added to it. The counters at any moment follow from the jumps,
+also for rows that are older than the first table. An interval counts once, whichever sidecar saw it: a write must match
+the table's version, and counts only the part after the table's last reading.
 
-After a gap (nobody looked, and no clock that ran on covers it) no clock can tell how long it was. Only a provider's
-`Date` can, and until it has, what was sent before the gap has no high age that permits anything.
+A gap is a time in which no sidecar read the clocks and that no clock covers. No clock of ours shows how long it was;
+only a provider's `Date` does. Until it has, an attempt that was sent before the gap has an infinite high age, which
+permits nothing.
 """
 
 from __future__ import annotations
@@ -25,60 +26,60 @@ from dataclasses import replace
 
 from paywitness.core.record import record
 
-TOLERANCE_S, TOLERANCE_SHARE = 1.0, 0.01  # by how much two clocks may differ over an interval, and still agree
-GAP_S = 30.0  # unobserved for longer: nobody lived
-DATE_TOLERANCE_S = 5.0  # a Date counts seconds, and travels
-_MERGED_WITHIN_S = 60.0  # jumps that follow each other are one
+TOLERANCE_S, TOLERANCE_SHARE = 1.0, 0.01  # two clocks may differ by this over an interval, and still agree
+GAP_S = 30.0  # nobody read the clocks for longer than this: no sidecar was alive
+DATE_TOLERANCE_S = 5.0  # a Date counts whole seconds, and takes time to arrive
+_MERGED_WITHIN_S = 60.0  # jumps that follow each other this closely are merged
 _JUMPS_MAX = 200
 _PROVIDERS_MAX = 200
 
 
 @record
 class ClockReading:
-    """One look of one sidecar at all clocks. The store told `at` and `raw_at` between `boot` and `answered_boot`."""
+    """One reading of all clocks by one sidecar. The store gave `at` and `raw_at` between `boot` and `answered_boot`."""
 
     at: float  # the journal's time
-    raw_at: float  # the store's clock itself, which may go back
+    raw_at: float  # the store's own clock, which may go back
     wall_at: float  # the sidecar's own wall clock
     boot: float  # its CLOCK_BOOTTIME
     answered_boot: float
-    host: str  # which start of which machine `boot` counts; empty: not known
+    host: str  # names the boot of the machine that `boot` counts from; empty: not known
 
 
 @record
 class Jump:
     """A moment at which the counters left the journal's time."""
 
-    at: float  # by then it had happened, in the journal's time
-    low_s: float  # so much of the journal's time before it low did not count
-    high_s: float  # so much more than the journal's time high counted
+    at: float  # in the journal's time; the jump had happened by then
+    low_s: float  # this much of the journal's time before `at` did not count for low
+    high_s: float  # high counted this much more than the journal's time
 
 
 @record
 class AgeTable:
-    """Both counters, as differences to the journal's time. `low` of what is older than `since_at` is counted from
-    there: that is when somebody began to count."""
+    """Both counters, as differences from the journal's time. For anything older than `since_at`, low counts from
+    `since_at`, because nobody counted before that."""
 
     since_at: float
-    seen: ClockReading  # up to which everything is counted
+    seen: ClockReading  # everything up to this reading is counted
     jumps: tuple[Jump, ...] = ()
     gap_at: float | None = None  # the end of the last gap
-    dated: tuple[str, ...] = ()  # providers that have shown a Date since
-    date_offsets: tuple[tuple[str, float], ...] = ()  # by how much a provider's Date was ahead of the journal's time
+    dated: tuple[str, ...] = ()  # providers that have shown a Date since the gap
+    date_offsets: tuple[tuple[str, float], ...] = ()  # how far each provider's Date was ahead of the journal's time
 
     def low_age_s(self, at: float, now: float) -> float:
-        """The smallest age of a moment: so much has certainly passed since. Negative: it is still to come."""
+        """The smallest age of a moment: at least this much has passed since. Negative: the moment is still to come."""
         left_out = sum(jump.low_s for jump in self.jumps if jump.at >= at)
         return now - max(at, self.since_at) - left_out
 
     def high_age_s(self, at: float, now: float, provider: str = "") -> float:
-        """The largest age of a moment that any clock allows; without end if no clock can tell."""
+        """The largest age of a moment that any clock allows; infinite if no clock can show it."""
         if self.gap_at is not None and at < self.gap_at and provider not in self.dated:
             return math.inf
         return max(0.0, now - at) + sum(jump.high_s for jump in self.jumps if jump.at >= at)
 
     def journal_seconds(self, seconds: float, now: float) -> float:
-        """How far back in the journal's time a moment lies of which that many seconds have certainly passed."""
+        """How far back in the journal's time to go for a moment since which that many seconds have certainly passed."""
         at = now - seconds - self._left_out_s(seconds, now)
         return now - at if at >= self.since_at else max(now, now - at)
 
@@ -92,18 +93,18 @@ class AgeTable:
         return left_out
 
     def leases_over_at(self, lease_s: float, now: float) -> float:
-        """Leases of others that end at or before this are over. For one lease after a jump the journal's time is not
-        believed: what was held then may be held still. Whoever held one before anybody counted is gone: a release
-        without these ages is stopped before one that has them starts."""
+        """Leases of other sidecars that end at or before this time are over. After a jump this does not trust the
+        journal's time for the length of one lease, because a lease that was held at the jump may still be held. A lease
+        from before the first table is gone: a release without ages is stopped before one with ages starts."""
         return now - self._left_out_s(lease_s, now)
 
 
 @record
 class CountedReading:
-    """The table after a reading, and what there was to report."""
+    """The table after a reading, and the jump to report, if there was one."""
 
     table: AgeTable
-    jump: Jump | None = None  # the clocks did not agree, or nobody had looked
+    jump: Jump | None = None  # the clocks did not agree, or nobody had read them for a while
     is_gap: bool = False
 
 
@@ -114,8 +115,9 @@ def first_table(reading: ClockReading) -> AgeTable:
 def count_reading(
     table: AgeTable, earlier: ClockReading | None, reading: ClockReading, *, shared: bool
 ) -> CountedReading:
-    """Move the counters on to a reading. `earlier` is one of the same sidecar; without it the table's own will do if
-    the same machine made it and has not been started since. `shared`: several sidecars may hold the journal."""
+    """Count the time up to a reading. `earlier` is a reading of the same sidecar. Without it the table's last reading
+    serves, if the same machine made it and has not been started again since. `shared`: several sidecars may use the
+    journal."""
     observed = earlier or _of_same_host(table.seen, reading)
     if observed is None:
         return _count_unobserved(table, reading, shared=shared)
@@ -123,14 +125,14 @@ def count_reading(
     part_s = max(0.0, reading.at - began_at)
     unseen_s = max(0.0, observed.at - table.seen.at)
     low_s = unseen_s if unseen_s > TOLERANCE_S else 0.0
-    # What the store's clock says beside the journal's time, which may lag behind it. Everybody reads that the same.
+    # How much more the store's own clock advanced than the journal's time, which may lag. Every sidecar reads the same.
     high_s = max(0.0, reading.raw_at - table.seen.raw_at - (reading.at - table.seen.at))
     agrees = _agree(observed, reading)
     if not agrees:
         low_s += part_s
         high_s = max(high_s, reading.answered_boot - observed.boot - max(0.0, reading.at - observed.at))
     if low_s <= 0.0 and high_s <= TOLERANCE_S:
-        # A lag that is still too small to tell stays before the mark, and is told when it has grown.
+        # A lag that is still too small to report does not move `raw_at` on. So it is reported once it has grown.
         seen = replace(reading, raw_at=reading.raw_at - high_s)
         return CountedReading(replace(table, seen=seen))
     jump = Jump(reading.at, low_s, high_s)
@@ -152,7 +154,7 @@ def _agree(earlier: ClockReading, reading: ClockReading) -> bool:
 
 
 def _count_unobserved(table: AgeTable, reading: ClockReading, *, shared: bool) -> CountedReading:
-    """Nobody saw what was between: low leaves it out, high takes the most that a clock allows."""
+    """No sidecar saw this interval. Low leaves it out; high counts the most that a clock allows."""
     seen = table.seen
     passed_s = max(0.0, reading.at - seen.at)
     most_s = max(passed_s, reading.raw_at - seen.raw_at, reading.wall_at - seen.wall_at)
@@ -167,7 +169,8 @@ def _count_unobserved(table: AgeTable, reading: ClockReading, *, shared: bool) -
 
 
 def count_date(table: AgeTable, provider: str, date_at: float, now: float) -> AgeTable:
-    """The table after a response of the provider has shown a `Date`. After a gap it tells how long the gap was."""
+    """The table after a response of the provider has shown a `Date`. After a gap the `Date` shows how long the gap
+    was."""
     offset_s = date_at - now
     offsets = dict(table.date_offsets)
     known_s = offsets.get(provider)
@@ -184,8 +187,8 @@ def count_date(table: AgeTable, provider: str, date_at: float, now: float) -> Ag
 
 
 def _with_jump(jumps: tuple[Jump, ...], jump: Jump) -> tuple[Jump, ...]:
-    """The list with one more, bounded. Two that are made one count at the later moment: so low is never too large and
-    high never too small for what was in between."""
+    """The list with one more jump, bounded. Two jumps that are merged count at the later moment. So for the time
+    between them low is never too large, and high never too small."""
     if jumps and jump.at - jumps[-1].at <= _MERGED_WITHIN_S:
         return (*jumps[:-1], _merged(jumps[-1], jump))
     return _sorted(*jumps, jump)
@@ -202,7 +205,7 @@ def _sorted(*jumps: Jump) -> tuple[Jump, ...]:
     return tuple(in_order)
 
 
-# --- As it is stored
+# --- The stored format
 
 
 def table_to_text(table: AgeTable) -> str:

@@ -1,29 +1,31 @@
-"""Retry budgets: how many retries a provider may see from the whole fleet, and which of them. Pure arithmetic.
+"""Retry budgets: how many retries a provider may get from the whole fleet, and which of them. Pure arithmetic.
 
-A retry is weighed in every scope it belongs to: its provider, operation, account, failure class and intent. In a
+A retry counts in every scope that it belongs to: its provider, operation, account, failure class and intent. In a
 window that slides over two buckets,
 
     N = firsts + firsts of the bucket before x (1 - elapsed)    first attempts
     R = spent + spent in the bucket before x (1 - elapsed)      the cost of retries
 
-it is granted iff `R + cost <= share(priority) x max(floor, ratio x N)` in all scopes, and the intent has retries left;
-then all are debited, else none. One retry of any cost fits if as good as nothing is spent (R < 1): else a re-send
-after a timeout, at 4, could never fit into the little that an outage leaves.
+it is granted iff `R + cost <= share(priority) x max(floor, ratio x N)` in all scopes, and the intent has retries left.
+Then all scopes are debited, else none. If almost nothing is spent (R < 1), one retry fits whatever it costs: otherwise
+a re-send after a timeout, which costs 4, could never fit into the little that an outage leaves.
 
-The floor is a number of retries: while a retry fits into the floors of all its scopes, it costs 1. Five attempts in a
-row that failed at the provider cut the floors to a twenty-fifth, until an attempt succeeds. So a provider that is well
-has each of its few lost responses retried, and one that is down gets hardly more than its first attempts.
+The floor is a number of retries. While a retry fits into the floors of all its scopes, it costs 1. If five attempts in
+a row failed at the provider, the floors are cut to a twenty-fifth until an attempt succeeds. So a healthy provider has
+each of its few lost responses retried, and a provider that is down gets hardly more than its first attempts.
 
-The ratio of each scope follows how often trying helped of late: it falls at once and rises slowly, and where nothing is
-known it is the policy's. The provider's scope knows every attempt, the others their own retries and a little of what
-the provider's knows: so a few retries that failed by chance do not shut a scope, and an outage is known before the
-first retry has shown anything. How far a ratio has risen above the policy's is the scope's trust, from 0 to 1. Beyond
-the floor a retry that all its scopes trust costs 1, unless it follows a timeout: a provider that answers late may have
-too much to do. The five failed attempts in a row also take all trust and leave the least of all ratios: an outage is
-known by its first second, and chance seldom looks like it.
+The ratio of each scope follows how often attempts succeeded of late. It falls at once and rises slowly. While nothing
+is known, it is the policy's ratio. The provider's scope counts every attempt. The other scopes count their own retries,
+and borrow a few of the provider's attempts. So a few retries that failed by chance do not close a scope, and a scope
+learns of an outage before its first retry has shown anything.
 
-Times are whole milliseconds of whichever clock the store has. `limits/lua/budget.lua` is the same arithmetic, line by
-line, in the same order of operations; one suite holds both against the same sequences.
+The trust of a scope, from 0 to 1, is how far its ratio has risen above the policy's. Beyond the floor, a retry that all
+its scopes trust costs 1. A retry after a timeout keeps its cost, because a slow provider may be overloaded. The five
+failed attempts in a row also take all trust, and set every ratio to its least. So the budget reacts to an outage within
+its first second, and chance seldom looks like one.
+
+Times are whole milliseconds of the store's clock. `limits/lua/budget.lua` is the same arithmetic, line by line, in the
+same order of operations. One suite tests both with the same sequences.
 """
 
 from __future__ import annotations
@@ -40,28 +42,35 @@ from paywitness.core.circuit import CallGroup
 from paywitness.core.record import record
 from paywitness.core.result import Classification, Effect, ResultClass
 
-# Retries that do not help are cut to this part of first attempts (or to the floor). It is the policy's default too: a
-# ratio starts at its least.
+# If retries do not help, they are cut to this part of first attempts (or to the floor). It is also the policy's
+# default: a ratio starts at its least.
 RATIO_LEAST = policy_defaults.BUDGET_RATIO
-INTENT_MS = 86_400_000  # an intent's retries are counted for a day, which is how long most providers know a key
+INTENT_MS = 86_400_000  # an intent's retries are counted for a day, because most providers remember a key for that long
 
-# So much of what was tried must have helped before the ratio rises above its least; at 35% it is the ceiling. A
-# provider that fails every second call at random is better called twice than given up, and of a few dozen attempts
-# fewer than 40% may well have helped by chance.
+# More than the share _USELESS of attempts must have succeeded before the ratio rises above its least. At 35% it reaches
+# the ceiling. To a provider that fails every second call at random, a second try is better than giving up. And of a few
+# dozen attempts, fewer than 40% may have succeeded by chance.
 _USELESS, _SPAN = 0.15, 0.2
 _PRIOR = 3.0  # attempts that a scope is taken to have seen before its first
-_LENT = 5.0  # attempts that a scope takes from its provider's, at most: its own retries soon outweigh them
-_HALF_LIFE_MS = 500  # of what is known, where much is; of the last few it is longer, for little would be left
-_KNOWN_LEAST, _LAST_HALF_LIFE_MS = 20.0, 10_000  # with fewer, chance would shut what fails every second time
+# Attempts that a scope borrows from its provider's scope at most, so that its own retries soon outweigh them.
+_LENT = 5.0
+# The half-life of the attempts counted, if there are many. The last few fade more slowly, or too little would be left.
+_HALF_LIFE_MS = 500
+# With fewer attempts, chance would close a scope whose provider fails every second call.
+_KNOWN_LEAST, _LAST_HALF_LIFE_MS = 20.0, 10_000
 _RISE, _RISE_MS, _RISES_MAX = 2.0, 500, 20
-_RISE_FROM = 0.01  # a ratio of nothing would stay nothing
-_SHAKEN_BY = 5  # in a row: where every second one fails, a retry in 16 meets it by chance; every fourth, one in 256
-# Of the floors, after those: with 4 of 100 in ten seconds, one call a second becomes at most 1.5 requests a second.
+_RISE_FROM = 0.01  # a ratio of zero would never rise
+# Failures in a row. By chance a retry meets them once in 16 times if every second call fails, and once in 256 if every
+# fourth does.
+_SHAKEN_BY = 5
+# The part of the floors that is left then. A floor of 100 in ten seconds becomes 4, so that one call a second becomes
+# at most 1.5 requests a second.
 _SHAKEN_FLOOR = 0.04
 _SHAKEN_FLOOR_LEAST = 1.0  # but one retry a window, unless the policy's floor is less
 
 COST_UNAMBIGUOUS, COST_EXPLICIT, COST_AMBIGUOUS = 1, 2, 4
-WEIGHT_OF_A_TIMEOUT = 4  # attempts in vain: who answers late has too much to do, and every retry is more of it
+# In failed attempts. A slow provider is usually overloaded, and every retry adds to its load.
+WEIGHT_OF_A_TIMEOUT = 4
 SHARES = {Priority.HIGH: 1.0, Priority.MEDIUM: 0.8, Priority.LOW: 0.5}
 
 
@@ -75,8 +84,8 @@ class BudgetScope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ScopeRule:
-    """`floor`: retries that always fit into a window, fleet-wide, unless the provider is down. `ratio`: of first
-    attempts, where nothing is known."""
+    """`floor`: retries that always fit into a window of the whole fleet, unless the provider is down. `ratio`: the part
+    of first attempts that may be retried while nothing is known."""
 
     floor: float
     ratio: float = policy_defaults.BUDGET_RATIO
@@ -104,7 +113,8 @@ class BudgetRules:
 
     @property
     def for_inquiries(self) -> BudgetRules:
-        """Asking is safe and cheap, and what is in doubt waits for it: ten times the floors, twice the ceiling."""
+        """The rules for inquiries: ten times the floors, twice the ceiling. An inquiry is safe and cheap, and an
+        unknown outcome waits for it."""
         provider, operation, account, failure_class = (
             replace(rule, floor=rule.floor * 10, ceiling=rule.ceiling * 2)
             for rule in (self.provider, self.operation, self.account, self.failure_class)
@@ -114,27 +124,26 @@ class BudgetRules:
 
 @record
 class AttemptOrigin:
-    """Where an attempt comes from, as budgets count it."""
+    """The provider, operation and account of an attempt, as budgets count it."""
 
     provider: str
     operation: str
     account: str
     rules: BudgetRules = BudgetRules()
-    group: CallGroup = (
-        CallGroup.WRITE
-    )  # inquiries have budgets of their own: doubt is resolved while writes may not be retried
+    # Inquiries have budgets of their own, so that unknown outcomes are resolved while writes may not be retried.
+    group: CallGroup = CallGroup.WRITE
 
 
 @dataclass(frozen=True, slots=True)
 class RetryRequest:
-    """A retry that has been decided on, and asks for its allowance."""
+    """A retry that was decided on, and now requests a grant."""
 
     origin: AttemptOrigin
-    failure_class: ResultClass  # of the attempt before it
+    failure_class: ResultClass  # of the attempt before the retry
     cost: int = COST_UNAMBIGUOUS
     priority: Priority = Priority.HIGH
-    intent: str | None = None  # its hash: the guard's value, never the intent in clear
-    repeatable: bool = True  # keyed at a provider that dedupes, or a safe read: twice is once
+    intent: str | None = None  # a hash: the guard's value, never the intent in clear
+    repeatable: bool = True  # keyed at a provider that dedupes, or a safe read: sent twice, it has one effect
 
     @property
     def share(self) -> float:
@@ -142,12 +151,12 @@ class RetryRequest:
 
     @property
     def cost_least(self) -> int:
-        """What it costs where it is trusted."""
+        """The cost if its scopes trust it."""
         return self.cost if self.failure_class in _TIMEOUTS else min(self.cost, COST_UNAMBIGUOUS)
 
 
 def cost_of(classification: Classification) -> int:
-    """What a retry after this costs: the less is known of the attempt before it, the more."""
+    """The cost of a retry after this result. The less is known of the attempt before it, the higher the cost."""
     result_class = classification.result_class
     if result_class is ResultClass.RATE_LIMITED or classification.effect is Effect.NONE:
         return COST_UNAMBIGUOUS
@@ -170,21 +179,23 @@ class BudgetLine(NamedTuple):
 
 
 class BudgetCounts(NamedTuple):
-    """What happened in one scope since it was last told. `spent` is negative where retries were refunded."""
+    """The events in one scope since the last report. `spent` is negative if retries were refunded."""
 
     firsts: int = 0
     spent: int = 0
-    helped: int = 0  # attempts that succeeded: of the provider's scope all, of another its retries
-    vain: int = 0  # attempts that did not
-    doubted: int = 0  # what callers' own repeats cost beyond 1 each: spent as far as the scope is not trusted
-    failed: int = 0  # attempts at the provider that failed, each once; `vain` weighs a timeout as several
+    helped: int = 0  # attempts that succeeded. The provider's scope counts all attempts, other scopes their retries
+    vain: int = 0  # attempts that did not succeed
+    # The cost beyond 1 of each of the callers' own repeats. It is spent as far as the scope is not trusted.
+    doubted: int = 0
+    failed: int = 0  # attempts at the provider that failed, each once; `vain` counts a timeout as several
 
     def plus(self, other: BudgetCounts) -> BudgetCounts:
         return BudgetCounts(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
 
     @property
     def tightening(self) -> BudgetCounts:
-        """The part that makes a budget smaller: safe to tell twice, where it is not known whether it was heard."""
+        """The part that makes a budget smaller. It is safe to report twice if it is not known whether the store got
+        it."""
         return BudgetCounts(spent=max(0, self.spent), vain=self.vain, doubted=self.doubted, failed=self.failed)
 
 
@@ -192,37 +203,39 @@ NO_BUDGET_COUNTS = BudgetCounts()
 
 
 def caller_repeat_counts(cost: int) -> BudgetCounts:
-    """What a caller's own repeat of this cost adds."""
+    """The counts that a caller's own repeat of this cost adds."""
     return BudgetCounts(spent=1, doubted=cost - 1)
 
 
 class BudgetTally(NamedTuple):
-    """What a scope remembers: two buckets, and its ratio. An intent has a count and an end instead of the buckets."""
+    """The stored state of a scope: two buckets and its ratio. An intent has a count and an end instead of the
+    buckets."""
 
-    bucket: int  # for an intent: when its count is over
+    bucket: int  # of an intent: when its count ends
     firsts: int = 0
     firsts_before: int = 0
     spent: int = 0
     spent_before: int = 0
-    helped: float = 0.0  # attempts that did, and that did not, fading
+    helped: float = 0.0  # attempts that succeeded, and that did not, fading
     vain: float = 0.0
     judged_ms: int = 0  # when they last faded
     ratio: float = 0.0
     ratio_ms: int = 0  # when the ratio last fell or rose
-    in_a_row: int = 0  # of a provider's scope: attempts that failed since it was last told of one that helped
+    in_a_row: int = 0  # of the provider's scope: attempts that failed since the last report of one that succeeded
 
 
 class BudgetDecision(NamedTuple):
     granted: bool
-    limiting: int  # index of the line that will refuse the longest; -1 where none does
+    limiting: int  # index of the line that refuses for the longest time; -1 if none refuses
     wait_ms: int
-    cost: int  # what was debited if it was granted: the cost asked, or less where its scopes are trusted
-    left: tuple[float, ...]  # of each line, for high priority, after what was granted
+    cost: int  # the debit if the retry was granted: the cost that was requested, or less if its scopes trust it
+    left: tuple[float, ...]  # of each line, for high priority, after the debit
     tallies: tuple[BudgetTally, ...]
 
 
 def lines_of(origin: AttemptOrigin) -> tuple[BudgetLine, ...]:
-    """The scopes that count first attempts. The first is always the provider's: a class is held against its firsts."""
+    """The scopes that count first attempts. The provider's is always the first: a failure class is measured against its
+    first attempts."""
     rules, window_ms = origin.rules, origin.rules.window_ms
     return (
         BudgetLine(BudgetScope.PROVIDER, "", rules.provider, window_ms),
@@ -232,7 +245,7 @@ def lines_of(origin: AttemptOrigin) -> tuple[BudgetLine, ...]:
 
 
 def lines_of_retry(request: RetryRequest) -> tuple[BudgetLine, ...]:
-    """All the scopes that a retry is weighed in."""
+    """All the scopes in which a retry counts."""
     rules = request.origin.rules
     lines = (
         *lines_of(request.origin),
@@ -253,7 +266,7 @@ def evaluate_budget(
     *,
     cost_least: int = COST_UNAMBIGUOUS,
 ) -> BudgetDecision:
-    """Count what happened in each scope; then, where a cost is asked, grant it in all of them or in none."""
+    """Add the counts to each scope. Then, if there is a cost, grant it in all scopes or in none."""
     updated: list[BudgetTally] = []
     for line, tally, count in zip(lines, tallies, counts, strict=True):
         if line.scope is BudgetScope.INTENT:
@@ -295,19 +308,19 @@ def evaluate_budget(
 
 
 class _Room(NamedTuple):
-    """What a scope has for retries in the window of now, and how much of it is spent."""
+    """The room that a scope has for retries in the present window, and how much of it is spent."""
 
     floor: float
-    most: float  # the floor, or the ratio of first attempts
+    most: float  # the floor, or the ratio times first attempts
     spent: float
-    late: float  # the part of the bucket before that the window still covers
+    late: float  # the part of the earlier bucket that the window still covers
 
 
 def _room_of(line: BudgetLine, tally: BudgetTally, provider: BudgetTally, now_ms: int, *, shaken: bool) -> _Room:
     floor = line.rule.floor
     if line.scope is BudgetScope.INTENT:
         return _Room(math.inf, floor, tally.spent, 0.0)
-    # What failed has no class when it is first tried: a class is held against all of the provider's firsts.
+    # A first attempt has no failure class yet. So a class is measured against all first attempts of the provider.
     firsts_of = provider if line.scope is BudgetScope.FAILURE_CLASS else tally
     late = 1 - _elapsed(tally, line.window_ms, now_ms)
     late_of_firsts = 1 - _elapsed(firsts_of, line.window_ms, now_ms)
@@ -319,7 +332,7 @@ def _room_of(line: BudgetLine, tally: BudgetTally, provider: BudgetTally, now_ms
 
 
 def is_expired(tally: BudgetTally, line: BudgetLine, now_ms: int) -> bool:
-    """Whether forgetting it changes nothing."""
+    """Whether the tally can be dropped without any effect."""
     if line.scope is BudgetScope.INTENT:
         return now_ms >= tally.bucket
     return now_ms // line.window_ms > tally.bucket + 1
@@ -332,7 +345,7 @@ def _counted_intent(tally: BudgetTally | None, line: BudgetLine, counts: BudgetC
 
 
 def _counted(tally: BudgetTally | None, line: BudgetLine, counts: BudgetCounts, now_ms: int) -> BudgetTally:
-    """Turned to the bucket of now, with the counts added. A clock that went back stays in the bucket it had reached."""
+    """The tally moved to the present bucket, with the counts added. If the clock went back, it stays in its bucket."""
     bucket = now_ms // line.window_ms
     if tally is None or bucket > tally.bucket + 1:
         tally = BudgetTally(bucket, judged_ms=now_ms, ratio=line.rule.ratio, ratio_ms=now_ms)
@@ -340,7 +353,7 @@ def _counted(tally: BudgetTally | None, line: BudgetLine, counts: BudgetCounts, 
         tally = tally._replace(bucket=bucket, firsts=0, firsts_before=tally.firsts, spent=0, spent_before=tally.spent)
     doubted = math.floor(counts.doubted * (1 - _trust(tally, line.rule)) + 0.5)
     spent, before = tally.spent + counts.spent + doubted, tally.spent_before
-    if spent < 0:  # a refund of what was granted in the bucket before
+    if spent < 0:  # a refund of a grant from the earlier bucket
         spent, before = 0, max(0, before + spent)
     fade = _fade(tally, now_ms)
     return BudgetTally(
@@ -359,8 +372,8 @@ def _counted(tally: BudgetTally | None, line: BudgetLine, counts: BudgetCounts, 
 
 
 def _fade(tally: BudgetTally, now_ms: int) -> float:
-    """What is left of the knowledge of then. The last few stay longer; but an outage that is over must not count for
-    ever against a scope that may hardly retry."""
+    """The part of the counted attempts that is left after the time since. The last few attempts fade more slowly. They
+    must fade too: otherwise an outage that is over would count for ever against a scope that may hardly retry."""
     later_ms = max(0, now_ms - tally.judged_ms)
     kept = min(1.0, _KNOWN_LEAST / max(tally.helped + tally.vain, 1.0))
     faded: float = max(0.5 ** (later_ms / _HALF_LIFE_MS), kept * 0.5 ** (later_ms / _LAST_HALF_LIFE_MS))
@@ -372,7 +385,7 @@ def _elapsed(tally: BudgetTally, window_ms: int, now_ms: int) -> float:
 
 
 def _with_adapted_ratio(tally: BudgetTally, provider: BudgetTally | None, rule: ScopeRule, now_ms: int) -> BudgetTally:
-    """The ratio after what is known of how attempts fared: down at once, doubled every half second."""
+    """The tally with the ratio that the counted attempts call for: it falls at once, and doubles every half second."""
     target = _target(tally, provider, rule)
     ratio, since_ms = tally.ratio, tally.ratio_ms
     if target <= ratio or now_ms < since_ms:
@@ -384,10 +397,11 @@ def _with_adapted_ratio(tally: BudgetTally, provider: BudgetTally | None, rule: 
 
 
 def _target(tally: BudgetTally, provider: BudgetTally | None, rule: ScopeRule) -> float:
-    """`provider`: the tally of its scope, for the others to borrow from; None for itself."""
+    """The ratio that the counted attempts call for. `provider` is the tally of the provider's scope, from which the
+    others borrow; None for that scope itself."""
     if rule.ceiling <= 0:
         return 0.0
-    prior = _USELESS + _SPAN * rule.ratio / rule.ceiling  # with nothing judged the target is the policy's ratio
+    prior = _USELESS + _SPAN * rule.ratio / rule.ceiling  # before any attempt the target is the policy's ratio
     helped, known = tally.helped + _PRIOR * prior, tally.helped + tally.vain + _PRIOR
     if provider is not None:
         lent = _LENT / max(provider.helped + provider.vain, _LENT)
@@ -396,19 +410,21 @@ def _target(tally: BudgetTally, provider: BudgetTally | None, rule: ScopeRule) -
 
 
 def _trust(tally: BudgetTally, rule: ScopeRule) -> float:
-    """How far the ratio has risen from where it began, of all that it can."""
+    """How far the ratio has risen from its start, as a part of the way to the ceiling."""
     if rule.ceiling <= rule.ratio:
         return 0.0
     return min(max((tally.ratio - rule.ratio) / (rule.ceiling - rule.ratio), 0.0), 1.0)
 
 
 def _without_trust(lines: Sequence[BudgetLine], updated: Sequence[BudgetTally]) -> list[BudgetTally]:
-    """As they are weighed while nothing at the provider helps. What they learnt is kept for when something does."""
+    """The tallies with the least ratios, which apply while no attempt at the provider succeeds. The stored tallies keep
+    their ratios for the time after."""
     return [tally._replace(ratio=min(tally.ratio, line.rule.least)) for line, tally in zip(lines, updated, strict=True)]
 
 
 def _trusted_cost(cost: int, least: int, lines: Sequence[BudgetLine], updated: Sequence[BudgetTally]) -> int:
-    """By the scope that trusts it least. Whole, so that what is debited can be given back without a rest."""
+    """The cost by the trust of the scope that trusts least. It is a whole number, so that a refund leaves no
+    remainder."""
     trust = min(
         (
             _trust(tally, line.rule)
@@ -421,10 +437,11 @@ def _trusted_cost(cost: int, least: int, lines: Sequence[BudgetLine], updated: S
 
 
 def _wait_ms(tally: BudgetTally, window_ms: int, limit: float, cost: int, late: float) -> int:
-    """When it would fit if nothing else happened; two windows where it never would. At least a millisecond."""
+    """How long until the cost would fit, if nothing else happened. It is two windows if it would never fit, and at
+    least a millisecond."""
     if limit < 1:
         return 2 * window_ms
-    room = limit - cost if limit > cost else 0.999  # what is spent must come down to this
+    room = limit - cost if limit > cost else 0.999  # the spent cost must come down to this
     if tally.spent <= room and tally.spent_before > 0:
         wait = (late - (room - tally.spent) / tally.spent_before) * window_ms
     elif tally.spent <= room:

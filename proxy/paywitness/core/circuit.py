@@ -1,8 +1,8 @@
 """The circuit breaker: when to stop calling a provider, how to find out that it is back, and which calls may try.
 
-Pure: a SharedCircuit goes in with the time and a random draw, a SharedCircuit comes out. `limits/lua/circuit.lua` is
-the same machine in Lua, for a fleet that shares one store; a test runs both through the same sequences and compares
-every field, and every constant by name.
+Pure: the input is a SharedCircuit, the time and a random draw, and the output is a SharedCircuit.
+`limits/lua/circuit.lua` is the same machine in Lua, for a fleet that shares one store. A test runs both through the
+same sequences, and compares every field, and every constant by name.
 
     CLOSED     everything passes
     DEGRADED   everything passes, less is retried, low priority is shed
@@ -10,13 +10,13 @@ every field, and every constant by name.
     HALF_OPEN  a few leased probes pass, fleet-wide; a probe's result counts only while its lease is held
     RAMP       a share of all calls passes, rising by the second; too many failures open the circuit again
 
-Each sidecar reports its own counts as one SidecarReport. OPEN needs a quorum of reports that are bad by themselves:
-one sidecar with a broken network must not stop the others. Times are milliseconds of one clock, the store's if it is
-shared. An `epoch` starts with each OPEN, HALF_OPEN and RAMP: reports that were counted before it do not count in it.
+Each sidecar reports its own counts as one SidecarReport. OPEN needs a quorum of reports that are bad by themselves,
+because one sidecar with a broken network must not stop the others. Times are milliseconds of one clock: the store's, if
+the circuit is shared. An `epoch` starts with each OPEN, HALF_OPEN and RAMP, and counts only reports from its own time.
 
-`view_of` tells one call whether it may go: permit, probe or refuse. A refusal has a name, for the reply and the
-metric, and a time to come back. HALF_OPEN permits nothing by itself: a call needs a leased probe, and only a call
-that the provider dedupes (or a safe read) may be one.
+`view_of` decides about one call: permit, probe or refuse. A refusal has a name, for the reply and the metric, and a
+time after which to call again. HALF_OPEN permits nothing by itself: a call needs a leased probe, and only a call that
+the provider dedupes (or a safe read) may be one.
 """
 
 from __future__ import annotations
@@ -30,29 +30,31 @@ from paywitness.core import policy_defaults
 from paywitness.core.holds import EVERYONE, Hold, HoldStatus, LimitedBy, asked_lately, limited_by_of, with_asks
 from paywitness.core.provider_health import NO_HEALTH_COUNTS, HealthCounts
 
-STALE_MS = 2_000  # four reports: whose row is older is gone, or cut off
-JUDGE_EVERY_MS = 200  # of hundreds of reports a second only some are worth a look at all rows
-QUORUM_SHARE = 0.3  # of the sidecars that have something to say
+STALE_MS = 2_000  # four reports: a sidecar whose row is older is gone or cut off
+JUDGE_EVERY_MS = 200  # a fleet may send hundreds of reports a second, and not each of them is worth reading all rows
+QUORUM_SHARE = 0.3  # of the sidecars that have counted any calls
 OPEN_BASE_MS = 1_000
-# Leased probes cost the provider three calls of the whole fleet, so short intervals are cheap. Long ones are dear: one
-# that is back gets all calls after the rest of an interval, the probes and the ramp, which is to be within 5 s also
-# where sidecars, their store or their machines are busy: nominally it takes 3.7.
+# Leased probes cost the provider three calls of the whole fleet, so short intervals are cheap. Long intervals are
+# expensive: a provider that is back gets all calls only after the rest of an interval, the probes and the ramp. That
+# must take at most 5 s, even if sidecars, their store or their machines are busy. Nominally it takes 3.7 s.
 OPEN_MAX_MS = 1_500
 OPEN_GROWTH = 1.5
 _GROWTHS_MAX = 20  # 1.5**20 is beyond every maximum; more would only overflow
 PROBES_MAX = 3
 PROBES_OK = 5
-LEASE_SPARE_MS = 1_000  # a probe's lease outlives its try by this
-# Of probes, and of calls in the ramp. OPEN means hard down: a provider that answers half of its calls is better called
-# than not, or random failures after an outage would keep it open for ever.
+LEASE_SPARE_MS = 1_000  # a probe's lease outlives its attempt by this
+# The share of failed probes, and of failed calls in the ramp, that opens the circuit again. OPEN means hard down. A
+# provider that answers half of its calls is better called than not, or random failures after an outage would keep the
+# circuit open for ever.
 BAD_AFTER_OPEN_MAX = 0.5
-BAD_PROBES_LEAST = 2  # one bad probe of three is no verdict
-RAMP_MINIMUM = 5  # calls in the ramp before they are judged
+BAD_PROBES_LEAST = 2  # one failed probe of three decides nothing
+RAMP_MINIMUM = 5  # calls in the ramp before they can open the circuit
 RAMP_SHARES = (0.25, 0.5, 1.0)
-RAMP_STAGE_MS = 750  # one report of every sidecar, at least
-CLEAN_MS = 10_000  # DEGRADED is left after so long without a reason for it
-PATIENCE_MS = 10_000  # without any probe for so long (none may be made of these operations), ordinary calls try it
-# Parties that were not asked to wait are held only if several others were refused, and not for long.
+RAMP_STAGE_MS = 750  # at least one report of every sidecar
+CLEAN_MS = 10_000  # DEGRADED ends after this long without a reason for it
+# After this long without a probe, ordinary calls may try: perhaps no operation of this provider may be a probe.
+PATIENCE_MS = 10_000
+# Parties that the provider did not ask to wait are held only if it refused several others, and not for long.
 GATE_MAX_MS = 30_000  # from the first of these refusals
 GATE_LEAST = 3
 _NEVER_REACHED = 2.0  # a share is at most 1
@@ -84,7 +86,7 @@ class CircuitThresholds:
     bad: float
     unknown: float
     slow: float
-    throttled: float = _NEVER_REACHED  # `open_at` has none
+    throttled: float = _NEVER_REACHED  # `open_at` has no such threshold
 
     def reached(self, counts: HealthCounts) -> bool:
         total = counts.total
@@ -114,16 +116,17 @@ class CircuitRules:
         slow=policy_defaults.CIRCUIT_DEGRADE_AT_SLOW,
         throttled=policy_defaults.CIRCUIT_DEGRADE_AT_THROTTLED,
     )
-    opens_from: int = 0  # calls, where fewer than `minimum` are enough to open it
+    opens_from: int = 0  # calls that are enough to open it, if fewer than `minimum` are
 
     @property
     def minimum_to_open(self) -> int:
         return self.opens_from or self.minimum
 
     def for_group(self, group: CallGroup) -> CircuitRules:
-        """An inquiry that waits loses nothing, and every payment in doubt makes one: in an outage they would double all
-        calls, so a quarter as many are enough to judge them. A read whose answer is lost leaves no doubt behind:
-        stopping for ambiguity alone has no purpose, and of so few chance would do it."""
+        """The rules for this group. An inquiry that waits loses nothing, and every payment in doubt makes one, so in an
+        outage inquiries would double all calls. So a quarter as many calls are enough to judge them. A read whose
+        response is lost leaves no doubt behind, so ambiguity alone is no reason to stop, and with so few calls chance
+        would cause it."""
         if group is not CallGroup.INQUIRY:
             return self
         opens = replace(self.open_at, unknown=max(self.open_at.unknown, self.open_at.bad))
@@ -138,7 +141,8 @@ class SidecarReport:
     epoch: int
     recent: HealthCounts = NO_HEALTH_COUNTS
     whole: HealthCounts = NO_HEALTH_COUNTS
-    asks: Mapping[str, int] = field(default_factory=dict)  # by party: until when the provider newly asked it to wait
+    # By party: until when the provider has asked it to wait, since the last report.
+    asks: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,20 +157,20 @@ class Circuit:
     version: int = 0
     epoch: int = 0
     since_ms: int = 0
-    until_ms: int = 0  # of OPEN, and of whatever is forced
-    opened: int = 0  # times in a row, without a clean while between them
-    ok: int = 0  # votes of probes
+    until_ms: int = 0  # of OPEN, and of a forced state
+    opened: int = 0  # how often it opened in a row, without a clean time in between
+    ok: int = 0  # results of probes
     bad: int = 0
-    patience_ms: int = 0  # HALF_OPEN: without a probe until then, ordinary calls try it
+    patience_ms: int = 0  # HALF_OPEN: if there is no probe until then, ordinary calls may try
     troubled_ms: int = 0  # DEGRADED: when there was last a reason for it
-    gate_ms: int = 0  # until when everyone is held, because several were asked to wait
+    gate_ms: int = 0  # until when all parties are held, because the provider asked several to wait
     judged_ms: int = 0
     forced: ForcedState | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SharedCircuit:
-    """All that is shared about one provider and group. A lease is a probe's name and until when it is held."""
+    """All that a fleet shares about one provider and group. `leases` has the end of each probe's lease, by its name."""
 
     circuit: Circuit = Circuit()
     reports: Mapping[str, SidecarReport] = field(default_factory=dict)
@@ -180,11 +184,11 @@ class SharedCircuit:
 def report(
     fleet: SharedCircuit, member: str, sidecar_report: SidecarReport, now_ms: int, draw: float, rules: CircuitRules
 ) -> SharedCircuit:
-    """A sidecar's row replaces its last one; then time and all rows together may change the state."""
+    """A sidecar's report replaces its last one. Then time and all reports together may change the state."""
     holds = with_asks(fleet.holds, sidecar_report.asks, now_ms)
     fleet = advance(replace(fleet, reports={**fleet.reports, member: sidecar_report}, holds=holds), now_ms)
     circuit = fleet.circuit
-    # A clock that went back (a failover) must not put judging off until it has caught up.
+    # If the clock went back (a failover), judging must not stop until it has caught up.
     if circuit.forced is not None or 0 <= now_ms - circuit.judged_ms < JUDGE_EVERY_MS:
         return fleet
     fresh = {name: one for name, one in fleet.reports.items() if now_ms - one.at_ms <= STALE_MS}
@@ -192,7 +196,7 @@ def report(
 
 
 def take_probe(fleet: SharedCircuit, lease: str, now_ms: int, lease_ms: int) -> tuple[SharedCircuit, bool]:
-    """Lease a probe, if one is free. Whoever asks again with the same lease gets the same answer."""
+    """Lease a probe, if one is free. A second request with the same lease gets the same result."""
     fleet = advance(fleet, now_ms)
     circuit = fleet.circuit
     if circuit.state is not CircuitState.HALF_OPEN or circuit.gate_ms > now_ms:
@@ -206,7 +210,7 @@ def take_probe(fleet: SharedCircuit, lease: str, now_ms: int, lease_ms: int) -> 
 
 
 def end_probe(fleet: SharedCircuit, lease: str, ok: bool | None, now_ms: int, draw: float) -> SharedCircuit:
-    """End a probe. Only a lease that is still held has a vote; None only gives it back."""
+    """End a probe. Its result counts only if its lease is still held. None only gives the lease back."""
     held = dict(fleet.leases)
     in_time = held.pop(lease, 0) > now_ms
     circuit = fleet.circuit
@@ -221,21 +225,21 @@ def end_probe(fleet: SharedCircuit, lease: str, ok: bool | None, now_ms: int, dr
 
 
 def force(fleet: SharedCircuit, state: CircuitState, by: ForcedState, now_ms: int, for_ms: int) -> SharedCircuit:
-    """An operator's word, for a while. The machine rests meanwhile."""
+    """Set the state by an operator's command, for a while. Meanwhile reports change nothing."""
     if state not in FORCIBLE:
         raise ValueError(f"{state} cannot be forced")
     return _enter(fleet, state, now_ms, until_ms=now_ms + for_ms, forced=by)
 
 
 def release(fleet: SharedCircuit, now_ms: int) -> SharedCircuit:
-    """Take an operator's word back before its time."""
+    """End a forced state before its time."""
     if fleet.circuit.forced is None:
         return fleet
     return _end_of_force(fleet, now_ms)
 
 
 def advance(fleet: SharedCircuit, now_ms: int) -> SharedCircuit:
-    """What time alone changes."""
+    """The change that time alone makes."""
     circuit = fleet.circuit
     if circuit.forced is not None:
         return _end_of_force(fleet, now_ms) if now_ms >= circuit.until_ms else fleet
@@ -260,7 +264,7 @@ def ramp_share(circuit: Circuit, now_ms: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class FleetCounts:
-    """All rows of one span: their counts, how many say something, and how many are bad by themselves."""
+    """All reports of one span: their sum, how many have calls, and how many are bad by themselves."""
 
     counts: HealthCounts
     reports_with_calls: int
@@ -277,7 +281,7 @@ def sum_reports(spans: Iterable[HealthCounts], rules: CircuitRules) -> FleetCoun
 
 
 def quorum(reporting: int, speaking: int) -> int:
-    """How many sidecars must be bad by themselves. One alone speaks for itself; among others it needs a second."""
+    """How many sidecars must be bad by themselves. A single sidecar decides alone; of several, at least two."""
     return 1 if reporting <= 1 else max(2, math.ceil(QUORUM_SHARE * speaking))
 
 
@@ -319,7 +323,8 @@ def _is_down(span: FleetCounts, reporting: int, rules: CircuitRules) -> bool:
 def _with_gate(
     fleet: SharedCircuit, sums: tuple[FleetCounts, FleetCounts], now_ms: int, rules: CircuitRules
 ) -> SharedCircuit:
-    """Several parties were asked to wait, and they are a share of all calls: then the others wait too, for a while."""
+    """If the provider asked several parties to wait, and they are enough of all calls, all others wait too, for a
+    while."""
     asked = asked_lately(fleet.holds, now_ms)
     share = rules.degrade_at.throttled
     met = len(asked) >= GATE_LEAST and any(0 < one.counts.asked >= share * one.counts.total for one in sums)
@@ -356,7 +361,7 @@ def _enter(
     patience_ms: int = 0,
     forced: ForcedState | None = None,
 ) -> SharedCircuit:
-    """Leases and votes end with their state; a new epoch begins unless calls go on as they went."""
+    """Leases and probe results end with their state. A new epoch begins, unless calls continue as before."""
     version = fleet.circuit.version + 1
     goes_on = state in PASSING and forced is None
     circuit = replace(
@@ -382,12 +387,12 @@ def _open(fleet: SharedCircuit, now_ms: int, draw: float) -> SharedCircuit:
 
 
 def open_for_ms(opened: int) -> float:
-    """Before jitter: a second at first, then a second and a half."""
+    """How long OPEN lasts, before jitter: a second at first, then a second and a half."""
     return min(float(OPEN_MAX_MS), OPEN_BASE_MS * OPEN_GROWTH ** min(opened, _GROWTHS_MAX))
 
 
 def _end_of_force(fleet: SharedCircuit, now_ms: int) -> SharedCircuit:
-    """After a forced stop one looks before one pours; after anything else calls simply go on."""
+    """After a forced OPEN the circuit probes before it lets traffic through; after any other forced state it closes."""
     if fleet.circuit.state is CircuitState.OPEN:
         return _enter(fleet, CircuitState.HALF_OPEN, now_ms, patience_ms=now_ms + PATIENCE_MS)
     return _enter(fleet, CircuitState.CLOSED, now_ms)
@@ -395,18 +400,18 @@ def _end_of_force(fleet: SharedCircuit, now_ms: int) -> SharedCircuit:
 
 # --- Decisions on calls
 
-HALF_OPEN_RETRY_S = 1.0  # probes are being made: soon, and not at once
-_RAMP_RETRY_S = 1.0  # a stage of the ramp
+HALF_OPEN_RETRY_S = 1.0  # probes are under way: come back soon, but not at once
+_RAMP_RETRY_S = 1.0  # a stage of the ramp, rounded up
 
 
 class CircuitDecision(StrEnum):
     PERMIT = "permit"
-    PROBE = "probe"  # take a probe, or refuse
+    PROBE = "probe"  # lease a probe, or refuse
     REFUSE = "refuse"
 
 
 class CircuitRefusal(StrEnum):
-    """Names of refusals."""
+    """The names of refusals."""
 
     OPEN = "circuit_open"
     FORCED = "circuit_forced_open"
@@ -417,17 +422,17 @@ class CircuitRefusal(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CircuitView:
-    """What a circuit says to one call."""
+    """What a circuit decides about one call."""
 
     decision: CircuitDecision
     state: CircuitState
     reason: CircuitRefusal | None = None
     retry_after_s: float = 0.0
-    limited_by: LimitedBy | None = None  # of THROTTLED: who is held
+    limited_by: LimitedBy | None = None  # of THROTTLED: who must wait
 
     @property
     def degraded(self) -> bool:
-        """Whether to hold back: retries only as far as they help, no hedges, low priority shed."""
+        """Whether to hold back: fewer retries, no hedges, low priority is shed."""
         return self.state is not CircuitState.CLOSED
 
 
@@ -443,11 +448,12 @@ def permitting_view(state: CircuitState) -> CircuitView:
 
 
 def view_of(circuit: Circuit, now_ms: int, draw: float = 0.0) -> CircuitView:
-    """What the circuit says now. What time alone changes is seen at once, before anybody has written it down."""
+    """The circuit's decision now. It includes the changes that time alone makes, even if nobody has recorded them
+    yet."""
     circuit = advance(SharedCircuit(circuit), now_ms).circuit
     state = circuit.state
     if circuit.forced is not None and state is not CircuitState.OPEN:
-        return _PERMITS[state]  # an operator's word stands above the gate too
+        return _PERMITS[state]  # an operator's command overrides the gate too
     if state is CircuitState.OPEN:
         reason = CircuitRefusal.FORCED if circuit.forced is not None else CircuitRefusal.OPEN
         return CircuitView(CircuitDecision.REFUSE, state, reason, (circuit.until_ms - now_ms) / 1000)
@@ -465,7 +471,7 @@ def _throttled(state: CircuitState, left_ms: int, limited_by: LimitedBy) -> Circ
 
 
 def with_hold(view: CircuitView, held: Mapping[str, int], party: str, now_ms: int) -> CircuitView:
-    """What the circuit says to a call of this party, which may be held. By party in `held`: until when."""
+    """The circuit's decision on a call of this party, which may be held. `held`: until when, by party."""
     by = party if held.get(party, 0) >= held.get(EVERYONE, 0) else EVERYONE
     left_ms = held.get(by, 0) - now_ms
     if left_ms <= 0:
@@ -479,15 +485,15 @@ def with_hold(view: CircuitView, held: Mapping[str, int], party: str, now_ms: in
 
 @dataclass(frozen=True, slots=True)
 class CircuitStatus:
-    """Where a circuit stands, for people and gauges."""
+    """The state of a circuit, for people and gauges."""
 
     provider: str
     group: CallGroup
     state: CircuitState
     fleet: bool  # the fleet's state; else this sidecar's own
-    for_s: float  # how long it has stood so
-    retry_after_s: float  # until the next change, where that is known: OPEN, forced, the gate
-    throttled: bool  # everyone is held, by the gate or because a 429 concerns everyone
+    for_s: float  # how long it has been in this state
+    retry_after_s: float  # until the next change, if that is known: OPEN, forced, the gate
+    throttled: bool  # all parties are held, by the gate or because a 429 concerns everyone
     sidecars: int
     forced: ForcedState | None
     holds: tuple[HoldStatus, ...] = ()

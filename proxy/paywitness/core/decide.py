@@ -1,7 +1,7 @@
-"""The decision: what to do next, from everything that matters, never from the error alone.
+"""The decision: what to do next. It follows from everything that matters, never from the error alone.
 
-`RULES` is an ordered list of named rows; the first that applies wins, and the last is the safe one: a person. A rule's
-name is the log field, the metric label, the console's "why" and the test's id. Nothing here performs anything.
+`RULES` is an ordered list of named rows. The first row that applies wins, and the last one is the safe one: a person. A
+rule's name is the log field, the metric label, the reason in the console and the test's id. Nothing here has effects.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from paywitness.core.provider_contract import ErrorsUnderKey, OperationKind, Pro
 from paywitness.core.record import record
 from paywitness.core.result import FINAL_REFUSALS, PROVIDER_SAID_NO, Classification, Effect, ResultClass
 
-ATTEMPT_TIME_MIN_S = 0.25  # a try that starts with less time left only manufactures doubt
+ATTEMPT_TIME_MIN_S = 0.25  # an attempt that starts with less time left only leaves an unknown outcome
 
 
 class Action(StrEnum):
@@ -35,36 +35,36 @@ class Action(StrEnum):
 
 @record
 class DecisionContext:
-    """Everything a decision may ask. Ages and times are seconds; `tries` counts those of this call."""
+    """Everything that a rule may read. Ages and times are seconds; `tries` counts the attempts of this call."""
 
     kind: OperationKind
     state: State
     contract: ProviderContract
-    result_class: ResultClass  # of the last attempt; of the doubt itself, when a repeat asks
+    result_class: ResultClass  # of the last attempt; that of the operation if no attempt has just ended
     effect: Effect
     tries: int
     tries_max: int
     first_send_age_s: float
-    delay_s: float  # what the backoff asks for, Retry-After included
+    delay_s: float  # the backoff, Retry-After included
     time_left_s: float  # until the caller's deadline; zero or less in the background
-    background: bool  # the caller's deadline has passed, or the resolver asks
+    background: bool  # the caller's deadline has passed, or the resolver decides
     resend_for_s: float  # how long after the first send a background re-send is allowed
     caller_waiting: bool = True
-    response_seen_in_doubt: bool = False  # an attempt in doubt got a whole answer (a 5xx): the provider may replay it
+    # An attempt in doubt got a whole response (a 5xx), which the provider may replay.
+    response_seen_in_doubt: bool = False
     cancel_sent: bool = False
-    same_upstream: bool = True  # a key store may be regional
-    request_available: bool = True  # the first attempt's very bytes can be sent again
-    guarded: bool = False  # an intent's guard keeps a second payment out
+    same_upstream: bool = True  # False: the address has changed, and a provider's key store may be regional
+    request_available: bool = True  # the exact bytes of the first attempt can be sent again
+    guarded: bool = False  # an intent's guard prevents a second payment
     absent: bool = False  # inquiries have shown that it was never executed
     fallback_to: str | None = None  # another route of the same API that the policy allows for this cause
-    enough_tries_here: bool = False  # the policy takes that route after as many tries as there were
-    cancel_wanted: bool = False  # the policy or an operator asks to cancel what is in doubt
-    inquired: bool = False  # the provider has just been asked, and knows nothing of it
-    refused_by_limits: bool = (
-        False  # our limits kept this try from the wire (the circuit, admission): another would be too
-    )
-    budget_allows: bool = True  # the fleet's retries are not used up
-    unread_success: bool = False  # the last response is a success that no row knows: a re-send would bring it again
+    enough_tries_here: bool = False  # the policy takes that route after this many tries
+    cancel_wanted: bool = False  # the policy or an operator wants it cancelled
+    inquired: bool = False  # the provider has just been asked, and has no result
+    # Our limits (circuit, admission) refused this attempt before it was sent, and would refuse another.
+    refused_by_limits: bool = False
+    budget_allows: bool = True  # the fleet's retry budget has room
+    unread_success: bool = False  # the last response is a success that matches no row: a re-send would bring it again
 
 
 def decision_context(
@@ -88,7 +88,8 @@ def decision_context(
     result_class = last.result_class if last is not None else operation.result_class or ResultClass.UNKNOWN_OUTCOME
     effect = last.effect if last is not None else operation.effect or Effect.POSSIBLE
     if operation.state.in_doubt and operation.effect is Effect.NONE and operation.result_class in PROVIDER_SAID_NO:
-        # The provider executed one attempt and said no. Whatever became of another, a re-send would be a new charge.
+        # The provider executed one attempt and said no. Whatever happened to another one, a re-send would be a new
+        # charge.
         result_class, effect = operation.result_class, operation.effect
     absent = operation.absence_shown and operation.state is State.UNKNOWN
     fallback = None
@@ -159,16 +160,18 @@ _EFFECT_MAY_EXIST = frozenset({State.SENDING, State.UNKNOWN, State.REQUIRES_REVI
 
 
 def may_resend(context: DecisionContext) -> bool:
-    """Whether sending the same bytes under the same key again is safe now: one effect, whichever world we are in."""
+    """Whether it is safe now to send the same bytes under the same key again, so that there is one effect whatever has
+    happened."""
     contract = context.contract
     return (
         contract.dedupes
-        and context.first_send_age_s + context.delay_s < contract.resend_until_s  # as old as it is when the bytes leave
+        # The age at which the bytes will leave.
+        and context.first_send_age_s + context.delay_s < contract.resend_until_s
         and _permitted_by_stored_errors(context)
         and not context.cancel_sent
         and context.same_upstream
         and context.request_available
-        # The provider executed a re-send and said no: sending it once more would be a new charge after a decline.
+        # The provider executed a re-send and said no. Another one would be a new charge after a decline.
         and context.result_class not in PROVIDER_SAID_NO
     )
 
@@ -178,10 +181,10 @@ def _permitted_by_stored_errors(context: DecisionContext) -> bool:
         case ErrorsUnderKey.REEXECUTED:
             return True
         case ErrorsUnderKey.REPLAYED:
-            # After a seen error a re-send only replays that error: it hammers, and it learns nothing.
+            # After an error that we saw, a re-send only replays that error. It adds load and shows nothing new.
             return not context.response_seen_in_doubt
         case ErrorsUnderKey.NOT_STORED | ErrorsUnderKey.UNKNOWN:
-            return False  # the lost answer may have been an error that was not stored, after the effect
+            return False  # the lost response may have been an error that the provider did not store, after the effect
 
 
 def _tries_left(context: DecisionContext) -> bool:
@@ -207,7 +210,8 @@ def _resend_now(context: DecisionContext) -> bool:
 
 
 def _resend_later(context: DecisionContext) -> bool:
-    """In the background ask before re-sending, and re-send only while somebody still wants the order."""
+    """In the background the resolver inquires before it re-sends, and it re-sends only while the order is young enough
+    that somebody still wants it."""
     young = context.first_send_age_s + context.delay_s < context.resend_for_s
     return _in_doubt(context) and may_resend(context) and not _may_inquire(context) and young
 
@@ -224,7 +228,7 @@ def _in_backoff(context: DecisionContext) -> bool:
     return context.state is State.BACKOFF
 
 
-# What trying again cannot mend: the same bytes would be refused again, or the provider has decided.
+# A retry cannot help after these: the provider would refuse the same bytes again, or it has decided.
 _FINAL_WITHOUT_EFFECT = PROVIDER_SAID_NO | FINAL_REFUSALS
 
 
@@ -241,19 +245,19 @@ def _caller_waits(context: DecisionContext) -> bool:
 
 
 def _absent_elsewhere(context: DecisionContext) -> bool:
-    """What inquiries have shown to be absent is no doubt any more. It is made elsewhere only for a caller that waits:
-    later nobody may want it, or somebody may have paid otherwise."""
+    """An operation that inquiries have shown to be absent is no longer in doubt. It is made elsewhere only for a caller
+    that waits: later nobody may want it, or somebody may have paid in another way."""
     wanted = _caller_waits(context) and context.time_left_s >= ATTEMPT_TIME_MIN_S
     settled = context.absent and not context.cancel_sent and context.result_class not in PROVIDER_SAID_NO
     return _in_doubt(context) and settled and wanted and _has_other_route(context)
 
 
 RULES: tuple[DecisionRule, ...] = (
-    # what has ended, or stands
+    # an end, or a state that waits
     DecisionRule("succeeded", lambda c: c.state is State.SUCCEEDED, Action.STOP),
     DecisionRule("provider_said_no", lambda c: c.state is State.FAILED, Action.MARK_TERMINAL_FAILURE),
     DecisionRule("customer_must_act", lambda c: c.state is State.REQUIRES_ACTION, Action.ASK_CUSTOMER_ACTION),
-    # Asking comes first: a webhook that was lost would otherwise never be missed.
+    # Inquiries come first: otherwise nobody would notice that a webhook was lost.
     DecisionRule(
         "accepted_ask_later", lambda c: c.state is State.PENDING and c.contract.supports_inquiry, Action.STATUS_INQUIRY
     ),
@@ -317,7 +321,8 @@ RULES: tuple[DecisionRule, ...] = (
 
 DEFAULT_RULE = DecisionRule("unforeseen", lambda c: True, Action.SEND_TO_REVIEW)
 
-# What the first two rules say of an end, whatever else is true: whoever has an end need not ask for the rest.
+# The decisions of the first two rules. They follow from the state alone, so a caller that has an end can use them
+# without a context.
 END_DECISIONS = {
     State.SUCCEEDED: Decision(Action.STOP, "succeeded", 0.0, effect_may_exist=True),
     State.FAILED: Decision(Action.MARK_TERMINAL_FAILURE, "provider_said_no", 0.0, effect_may_exist=False),

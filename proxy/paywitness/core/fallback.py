@@ -1,7 +1,7 @@
-"""Fallback: after which ends another route may be taken, and what became of each route that might have been. Pure.
+"""Fallback: after which ends another route may be taken, and the verdict on each route that was considered. Pure.
 
-A cause is an end that provably had no effect. Doubt is none. `ABSENT` ends a doubt by inquiries, and `REJECTED` is a
-refusal of the provider that a row of the policy marks with `fallback: true`.
+A cause is an end that provably had no effect, so an unknown outcome is none. `ABSENT` is a doubt that inquiries have
+ended. `REJECTED` is a refusal by the provider that a row of the policy marks with `fallback: true`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import StrEnum
 from paywitness.core.record import record
 from paywitness.core.result import Effect, ResultClass
 
-FALLBACKS_MAX = 4  # how far a key is followed from fallback to fallback
+FALLBACKS_MAX = 4  # how many fallbacks a key is followed through
 
 
 class FallbackCause(StrEnum):
@@ -20,7 +20,7 @@ class FallbackCause(StrEnum):
     RATE_LIMITED = "rate_limited"
     CIRCUIT_OPEN = "circuit_open"
     ABSENT = "absent"  # inquiries have shown that the provider never executed it
-    REJECTED = "rejected"  # the provider turned it away by its own response, and the row says `fallback: true`
+    REJECTED = "rejected"  # the provider refused it in its response, and the row says `fallback: true`
 
 
 _CAUSES = {
@@ -28,25 +28,25 @@ _CAUSES = {
     ResultClass.RATE_LIMITED: FallbackCause.RATE_LIMITED,
 }
 
-# What a row with `fallback: true` may read: the provider did not take the request as it came. A decline is no such
-# thing: another route would be a second try of the same card.
+# The result classes that a row with `fallback: true` may have: the provider did not accept the request as it was. A
+# decline is not among them, because another route would try the same card a second time.
 REJECTIONS = frozenset({ResultClass.VALIDATION_ERROR, ResultClass.AUTHENTICATION_ERROR})
 
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """Another route that speaks the same API, and for which ends without effect it is taken."""
+    """Another route that speaks the same API, and the causes for which it is taken."""
 
     to: str  # a provider of the book
     when: frozenset[FallbackCause]
-    after: int | None = None  # so many tries without effect in a row; None: when no try is left
+    after: int | None = None  # after this many tries without effect in a row; None: when no try is left
 
 
 def cause_of(
     result_class: ResultClass, effect: Effect, *, circuit_refused: bool, absent: bool, falls_back: bool
 ) -> FallbackCause | None:
-    """For which cause an operation may be made elsewhere; None: for none. `absent`: inquiries have shown it absent;
-    `falls_back`: the row that read the refusal says so."""
+    """The cause for which an operation may be made elsewhere; None if there is none. `absent`: inquiries have shown
+    that it was never executed. `falls_back`: the row that matched the refusal says `fallback: true`."""
     if absent:
         return FallbackCause.ABSENT
     if circuit_refused:
@@ -57,11 +57,11 @@ def cause_of(
 
 
 class RouteVerdict(StrEnum):
-    """What became of one route that the policy lists."""
+    """The verdict on one route that the policy lists."""
 
     TAKEN = "taken"
-    EARLIER_TAKEN = "earlier_taken"  # one that the policy lists before it was taken
-    NOT_CONSIDERED = "not_considered"  # one before it could not be started, and it ended there
+    EARLIER_TAKEN = "earlier_taken"  # a route that the policy lists before it was taken
+    NOT_CONSIDERED = "not_considered"  # a route before it could not be started, so the search ended there
     OTHER_CAUSE = "other_cause"  # the policy does not list it for this cause
     NO_SUCH_PROVIDER = "no_such_provider"
     ONLY_OBSERVED = "only_observed"
@@ -69,13 +69,13 @@ class RouteVerdict(StrEnum):
     TOO_MANY_ROUTES = "too_many_routes"
     NOT_SERVED = "not_served"  # it has no operation for this call
     OTHER_API = "other_api"
-    NO_ACCOUNT = "no_account"  # the merchant has none there
+    NO_ACCOUNT = "no_account"  # the merchant has no account there
     CREDENTIALS_MISSING = "credentials_missing"
     CIRCUIT_OPEN = "circuit_open"
     NOT_HEALTHY = "not_healthy"  # it was down, and gets only a part of its calls
-    THROTTLED = "throttled"  # it has asked to wait
-    NO_ROOM = "no_room"  # as many calls are under way there as it can take
-    KEY_IN_USE = "key_in_use"  # its key is known there already
+    THROTTLED = "throttled"  # it has asked callers to wait
+    NO_ROOM = "no_room"  # it has as many calls under way as it can take
+    KEY_IN_USE = "key_in_use"  # the operation's key is known there already
     OVERTAKEN = "overtaken"  # the first operation has changed meanwhile
 
 
@@ -85,12 +85,12 @@ class RouteCandidate:
 
     to: str
     verdict: RouteVerdict
-    detail: str = ""  # words of our code
+    detail: str = ""  # a text from our code
 
 
 @record
 class FallbackChoice:
-    """What was considered when an operation without effect could be made elsewhere."""
+    """The routes that were considered when an operation without effect could be made elsewhere."""
 
     cause: FallbackCause
     candidates: tuple[RouteCandidate, ...]
@@ -99,7 +99,7 @@ class FallbackChoice:
 
 
 def label_of(cause: FallbackCause, result_class: ResultClass | None) -> str:
-    """The cause as metrics and logs call it: what the attempt was read as, if that says more."""
+    """The cause as metrics and logs name it: the attempt's result class, if that says more."""
     if cause in {FallbackCause.CIRCUIT_OPEN, FallbackCause.ABSENT}:
         return cause
     return result_class or ResultClass.NETWORK_CONNECT_FAILURE

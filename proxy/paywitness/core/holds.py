@@ -1,10 +1,10 @@
 """Holds: whom a provider asked to wait (`Retry-After`), and until when.
 
-A party is whom a refusal concerns, as the policy's `limited_by` says: one credential (the default), one account, or
-everyone who calls the provider. A hold of a party is never shorter than the `Retry-After` that it got. Other parties
-are held only if several parties were refused within ten seconds, and for half a minute at most: `core/circuit.py`.
+A party is whom a refusal concerns, by the policy's `limited_by`: one credential (the default), one account, or everyone
+who calls the provider. A hold of a party is never shorter than the `Retry-After` that it got. Other parties are held
+only if several parties were refused within ten seconds, and then for at most half a minute (see `core/circuit.py`).
 
-Pure. Times are milliseconds of the clock of whoever keeps the holds.
+Pure. Times are milliseconds of the clock of the process or store that keeps the holds.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import NamedTuple
 
-HOLDS_MAX = 10_000  # of one circuit: the one that was asked for the longest ago goes first
-ASKED_WITHIN_MS = 10_000  # so long a refusal counts among several
+HOLDS_MAX = 10_000  # of one circuit: the one with the oldest refusal is dropped first
+ASKED_WITHIN_MS = 10_000  # a refusal counts among several for this long
 HOLD_MAX_S = 1e6  # eleven days: a longer Retry-After is nonsense, and must not overflow
-_NAME_LENGTH = 20  # of a hash: the limits' store needs to tell parties apart, and nothing else
+_NAME_LENGTH = 20  # of a hash: the limits' store must tell parties apart, and needs to know nothing else
 
 EVERYONE = ""  # the party of a refusal that concerns all calls of a provider
 
@@ -48,7 +48,7 @@ class HoldStatus(NamedTuple):
 
 
 def party_of(limited_by: LimitedBy, credential: str, account: str) -> str:
-    """The party of a call. `credential` is a keyed hash; of an account only a hash leaves the sidecar too."""
+    """The party of a call. `credential` is a keyed hash. Of an account, too, only a hash leaves the sidecar."""
     if limited_by is LimitedBy.CREDENTIAL:
         return _MARKS[limited_by] + credential[:_NAME_LENGTH]
     return _MARKS[limited_by] + _short_hash(account) if limited_by is LimitedBy.ACCOUNT else EVERYONE
@@ -64,7 +64,7 @@ def limited_by_of(party: str) -> LimitedBy:
 
 
 def with_asks(holds: Mapping[str, Hold], asks: Mapping[str, int], now_ms: int) -> Mapping[str, Hold]:
-    """The holds after a sidecar told what it was asked: by party, until when. None ends sooner for that."""
+    """The holds after a sidecar reported new requests to wait: until when, by party. No report shortens a hold."""
     kept = {party: hold for party, hold in holds.items() if not _is_over(hold, now_ms)}
     latest_ms = max((hold.asked_ms for hold in kept.values()), default=0)
     for party, until_ms in asks.items():
@@ -81,12 +81,12 @@ def _is_over(hold: Hold, now_ms: int) -> bool:
 
 
 def asked_lately(holds: Mapping[str, Hold], now_ms: int) -> list[Hold]:
-    """The holds that count among several: of a party each, and asked for just now."""
+    """The holds that count among several: one for each party, if its refusal is recent."""
     return [hold for party, hold in holds.items() if party and now_ms - hold.asked_ms <= ASKED_WITHIN_MS]
 
 
 def hold_statuses(held: Mapping[str, int], now_ms: int) -> tuple[HoldStatus, ...]:
-    """How many parties are held, and the longest time to go, by kind of party."""
+    """How many parties are held, and the longest time left, by kind of party."""
     left: dict[LimitedBy, list[int]] = {}
     for party, until_ms in held.items():
         if until_ms > now_ms:

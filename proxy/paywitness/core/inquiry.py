@@ -1,15 +1,16 @@
-"""Inquiries: asking the provider what became of an operation, and what its answer is worth. Pure.
+"""Inquiries: asking the provider for the outcome of an operation, and judging what it responds. Pure.
 
-- A hit counts only if it fits: the amount, the currency and the stamp that were asked for.
+- A hit counts only if it fits: the amount, the currency and the stamp that were expected.
 - An object that shows another reference, key or stamp than ours is another's: such an inquiry failed.
-- An object that several attempts share (the order's, the payment's that is acted on) shows what became of the last of
-  them. A denial there may be that of an earlier attempt: it is marked `may_be_stale`.
-- "Not found" is a miss only where the provider itself says so; refused, failed and unreadable inquiries are no misses,
-  and nothing on page one of many is not absent. A 404 is a miss only of a page that names the operation: a search that
-  is not there missed nothing. A 404 of a reference that the provider gave us is no miss either. A page without a list
-  that answers 200 and shows nothing is no miss: it would be a 404.
-- `always_lists` names the list that the provider sends with every answer, also an empty one. An answer without it says
-  nothing of what is in the list: such an inquiry failed.
+- An object that several attempts share (the order, the payment that is acted on) shows the outcome of the last of them.
+  A denial there may be that of an earlier attempt: it is marked `may_be_stale`.
+- "Not found" is a miss only if the provider itself says so. An inquiry that was refused, that failed or that cannot be
+  read is no miss, and an empty page one of many proves no absence.
+- A 404 is a miss only of a page that names the operation, because a search that does not exist has found nothing out. A
+  404 of a reference that the provider gave us is no miss either. A page without a list that responds with 200 and shows
+  nothing is no miss: for a real miss it would respond with 404.
+- `always_lists` names the list that the provider sends with every response, also an empty one. A response without it
+  shows nothing about the content of the list: such an inquiry failed.
 - A list that is bounded by a time missed only what it reaches back to, by the provider's own clock.
 - **Absent** is concluded from N misses spread over the look-up lag, all of them after `settle` has passed since the
   last byte could have left. Elapsed time alone proves nothing.
@@ -46,20 +47,20 @@ from paywitness.core.template import Template, TemplateValues, in_path, in_query
 
 
 class InquiryReason(StrEnum):
-    """Why the provider is asked."""
+    """The reason for an inquiry."""
 
     LOST_RESPONSE = "lost_response"  # the outcome is unknown, and no whole response came
-    ERROR_RESPONSE = "error_response"  # the outcome is unknown, although a whole response came: a 5xx, say
+    ERROR_RESPONSE = "error_response"  # the outcome is unknown, although a whole response came (a 5xx, for example)
     PENDING = "pending"
     REQUIRES_ACTION = "requires_action"  # the customer's time to act is over
-    WEBHOOK = "webhook"  # one hinted, or denied what has to be confirmed
+    WEBHOOK = "webhook"  # a webhook gave a hint, or a denial that has to be confirmed
     OPERATOR = "operator"
     PAYMENT = "payment"  # totals of a payment, or whether somebody else has paid it
     INTENT = "intent"  # whose purchase an object belongs to, before a step on it is sent
 
 
 def reason_to_inquire(operation: Operation) -> InquiryReason:
-    """Why the resolver asks about an operation that is due."""
+    """Why the resolver inquires about a due operation."""
     if operation.check_asked_by == InquiryReason.WEBHOOK:
         return InquiryReason.WEBHOOK
     if operation.check_asked_by or operation.state is State.REQUIRES_REVIEW:
@@ -71,11 +72,11 @@ def reason_to_inquire(operation: Operation) -> InquiryReason:
     return InquiryReason.ERROR_RESPONSE if operation.answered_attempts else InquiryReason.LOST_RESPONSE
 
 
-BodyTemplate = tuple[tuple[tuple[str, ...], Template], ...]  # where in a body of our own, what
+BodyTemplate = tuple[tuple[tuple[str, ...], Template], ...]  # for each field of a body of ours: its path and its value
 
 
 def filled_body(places: BodyTemplate, values: TemplateValues) -> dict[str, Any] | None:
-    """The body, or None where a value is missing."""
+    """The body, or None if a value is missing."""
     body: dict[str, Any] = {}
     for path, template in places:
         value = template.filled(values)
@@ -90,16 +91,17 @@ def filled_body(places: BodyTemplate, values: TemplateValues) -> dict[str, Any] 
 
 @dataclass(frozen=True, slots=True)
 class BelongsFields:
-    """Where a found object shows what was asked for, so that another object is not taken for ours."""
+    """The fields in which a found object shows what was asked for, so that another object is not taken for ours."""
 
     reference: Expression | None = None
     key: Expression | None = None  # the provider key
     stamp: Expression | None = None
-    asked: Template | None = None  # what the inquiry names: `{reference}`, or what the operation acts on
-    denied_at: Expression | None = None  # when the denial that the object shows was made, by the provider's clock
+    asked: Template | None = None  # the name in the inquiry: `{reference}`, or the object that the operation acts on
+    # When the provider made the denial that the object shows, by the provider's clock.
+    denied_at: Expression | None = None
 
     def hold(self, provider_object: Tree, values: TemplateValues) -> bool:
-        """Whether the object may be ours. What is not known on both sides cannot contradict."""
+        """Whether the object may be ours. A field that only one side knows cannot contradict."""
         asked = self.asked.filled(values) if self.asked is not None else None
         pairs = (
             (name_at(self.reference, provider_object), asked),
@@ -109,7 +111,7 @@ class BelongsFields:
         return all(shown is None or wanted is None or shown == wanted for shown, wanted in pairs)
 
     def prove_ours(self, provider_object: Tree, operation: Operation) -> bool:
-        """Whether the object shows what no other operation's object can: our stamp, or our provider key."""
+        """Whether the object shows our stamp or our provider key, which no other operation's object can."""
         pairs = (
             (name_at(self.key, provider_object), operation.provider_key),
             (name_at(self.stamp, provider_object), operation.sent_stamp or None),
@@ -119,7 +121,7 @@ class BelongsFields:
 
 @dataclass(frozen=True, slots=True)
 class Inquiry:
-    """One way to ask. `at` finds the object in what comes back; it may be filled from the operation."""
+    """One way to inquire. `at` finds the object in the response; it may be filled from the operation."""
 
     name: str  # ask[0]
     path: Template
@@ -128,27 +130,27 @@ class Inquiry:
     needs_reference: bool = False
     query: tuple[tuple[str, Template], ...] = ()
     body: BodyTemplate = ()  # of a look-up that is a POST
-    headers: tuple[tuple[str, str], ...] = ()  # beside the policy's; where both name one, this counts
-    at: Callable[[TemplateValues], Expression | None] | None = None  # None: the whole answer is the object
-    more: Condition | None = None  # true of an answer that is one page of several
-    always_lists: Expression | None = None  # the list that every answer of the provider holds
-    lag_s: float = policy_defaults.ASK_LAG_S  # how far the look-up may be behind
+    headers: tuple[tuple[str, str], ...] = ()  # beside the policy's; if both have one of that name, this one counts
+    at: Callable[[TemplateValues], Expression | None] | None = None  # None: the whole response is the object
+    more: Condition | None = None  # true of a response that is one page of several
+    always_lists: Expression | None = None  # the list that every response of the provider holds
+    lag_s: float = policy_defaults.ASK_LAG_S  # how far the look-up may lag behind
     misses: int = policy_defaults.ASK_MISSES
     belongs: BelongsFields = BelongsFields()
     shared: bool = False  # other operations may find the same object by it
 
     def names_in_path(self, *heads: str) -> bool:
-        """Whether its path, the page that is asked for, is named by one of these."""
+        """Whether its path, the page that it requests, has a placeholder of one of these names."""
         return any(blank.head in heads for blank in self.path.placeholders)
 
     @property
     def bounded_by_time(self) -> bool:
-        """Whether it asks for what was made after a time."""
+        """Whether it requests only objects that were made after a time."""
         values = (self.path, *(value for _, value in self.query), *(value for _, value in self.body))
         return any(blank.head == "since" for value in values for blank in value.placeholders)
 
     def target(self, values: TemplateValues) -> str | None:
-        """The request's path and query, or None where this operation cannot be asked about in this way."""
+        """The request's path and query, or None if this operation cannot be inquired about in this way."""
         if self.needs_reference and values.operation.reference is None:
             return None
         path = self.path.filled(values, in_path)
@@ -167,14 +169,14 @@ class Inquiry:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """How an operation in doubt is given up at the provider, and what shows that it was."""
+    """How to cancel an operation in doubt at the provider, and which responses show that it is cancelled."""
 
     method: str
     path: Template
     read: tuple[ResponseRule, ...]
     needs_reference: bool = False
     body: BodyTemplate = ()
-    when_schedule_ran_out: bool = False  # else only an operator's
+    when_schedule_ran_out: bool = False  # False: only if an operator wants it
 
     def target(self, values: TemplateValues) -> str | None:
         if self.needs_reference and values.operation.reference is None:
@@ -184,13 +186,13 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class FoundObject:
-    """What an inquiry came to: what is kept of it, and the object itself if it was a hit, or shows that nothing was
-    done to it."""
+    """The result of an inquiry: the finding, and the object itself if it was a hit or shows that nothing was done to
+    it."""
 
     finding: Finding
     provider_object: Tree = None
-    may_be_stale: bool = False  # what it denies may be an attempt before ours
-    gone: bool = False  # a page that the provider has named to us is not there
+    may_be_stale: bool = False  # the denial may be that of an attempt before ours
+    gone: bool = False  # a page that the provider has named to us does not exist
 
 
 def read_inquiry(
@@ -201,8 +203,8 @@ def read_inquiry(
     values: TemplateValues,
     provider_time: ProviderTime | None = None,
 ) -> FoundObject:
-    """What this answer to an inquiry says of the operation. `provider_time` is what the response shows of the
-    provider's clock."""
+    """What this response to an inquiry shows of the operation. `provider_time` is the provider's clock, as far as the
+    response shows it."""
     seen = _read_inquiry(inquiry, evidence, rules, expected, values)
     kind, status = seen.finding.kind, seen.finding.status_code
     if kind is FindingKind.MISSED and inquiry.bounded_by_time and not _covers_attempt(values, provider_time):
@@ -213,7 +215,7 @@ def read_inquiry(
 
 
 def _covers_attempt(values: TemplateValues, provider_time: ProviderTime | None) -> bool:
-    """Whether a list that begins at `{since}` holds what we sent."""
+    """Whether a list that begins at `{since}` would hold our attempt."""
     first_sent_at, since_at = values.operation.first_sent_at, values.since_at
     if first_sent_at is None or since_at is None:
         return False
@@ -225,8 +227,8 @@ def _covers_attempt(values: TemplateValues, provider_time: ProviderTime | None) 
 def _is_of_attempt(
     belongs: BelongsFields, seen: FoundObject, operation: Operation, provider_time: ProviderTime | None
 ) -> bool:
-    """Whether what a shared object denies is provably our attempt: it shows our stamp or key, or a time after the only
-    attempt was sent."""
+    """Whether the denial of a shared object is provably that of our attempt: it shows our stamp or key, or a time after
+    the only attempt was sent."""
     if belongs.prove_ours(seen.provider_object, operation):
         return True
     if belongs.denied_at is None or provider_time is None or operation.first_sent_at is None or operation.attempts > 1:
@@ -254,7 +256,7 @@ def _read_inquiry(
     provider_object = tree
     if inquiry.at is not None:
         place = inquiry.at(values)
-        if place is None:  # nobody looked, so nothing was missed
+        if place is None:  # nothing was searched for, so nothing was missed
             return _without_object(inquiry, FindingKind.FAILED, status, "what to look for is not known any more")
         provider_object = place(tree)
     found = provider_object if isinstance(provider_object, list) else [provider_object]
@@ -271,7 +273,7 @@ def _read_inquiry(
 
 
 def _not_found(inquiry: Inquiry) -> FoundObject:
-    """What a 404 says. A search that finds nothing answers 200."""
+    """The result of a 404. A search that finds nothing responds with 200."""
     if inquiry.names_in_path("reference"):
         detail = "not found, although the provider gave us this reference"
         return replace(_without_object(inquiry, FindingKind.FAILED, 404, detail), gone=True)
@@ -286,8 +288,8 @@ _NAME_ONE = ("reference", "provider_key", "client_key", "operation_id", "path", 
 def _nothing_found(
     inquiry: Inquiry, rules: ClassifyRules, response: Response, tree: Tree, *, more: bool
 ) -> FoundObject:
-    """A miss, where the answer is one to such a search. One that is itself the object of a payment was mixed up with
-    another's, and says nothing of ours."""
+    """A miss, if this response belongs to such a search. A response that is itself the object of a payment belongs to
+    another request, and shows nothing of ours."""
     status = response.status_code
     if more:
         return _without_object(inquiry, FindingKind.FAILED, status, "not on this page, and there are more")
@@ -300,16 +302,17 @@ def _nothing_found(
 
 
 def _on_page(inquiry: Inquiry, status_code: int, found_object: FoundObject, *, more: bool) -> FoundObject:
-    """What a page says, where there are more: that it was paid, but not that it was not."""
+    """The result from one page. If there are more pages, one page can show that it was paid, but not that it was
+    not."""
     if more and (found_object.finding.kind is FindingKind.MISSED or _result_class_of(found_object) in DENIALS):
         return _without_object(inquiry, FindingKind.FAILED, status_code, "denied on this page, and there are more")
     return found_object
 
 
 def _one_of_several(inquiry: Inquiry, status_code: int, each: list[FoundObject]) -> FoundObject:
-    """What several objects say together. A provider that executes a failed try again keeps each of them: one that was
-    paid is the truth, and where all of ours were denied, that is. Two that were paid, or one that cannot be read, are a
-    person's; objects that are not ours do not count."""
+    """The result of several objects together. A provider that executes a failed attempt again keeps an object for each.
+    If one of them was paid, that is the outcome. If all of ours were denied, the denial is. If two were paid, or one
+    cannot be read, a person must decide. Objects that are not ours do not count."""
     hits = [
         found_object
         for found_object in each
@@ -347,8 +350,8 @@ def read_object(
     event: Tree = None,
     event_rows: tuple[ResponseRule, ...] = (),
 ) -> FoundObject:
-    """What the provider's own object, found by an inquiry or told by an event, says of the operation. `event_rows` come
-    first, and test the event that the object came in; what must fit, and its name, is told by the object alone."""
+    """What the provider's own object shows of the operation, from an inquiry or a webhook event. `event_rows` come
+    first, and test the event that held the object. Only the object itself must fit, and only it gives the reference."""
     status = response.status_code
     of_event, of_object = ((row, event, True) for row in event_rows), ((row, provider_object, False) for row in rows)
     for row, tested, is_event in (*of_event, *of_object):
@@ -356,7 +359,7 @@ def read_object(
         if result_class is None or row.observe:
             continue
         if row.says_done(result_class) and (tested in NOTHING_SHOWN or not (is_event or row.tests_body)):
-            continue  # nothing is shown, or the row looks only at the status of what brought it
+            continue  # nothing is shown, or the row tests only the status of the response that held it
         found = Classification.of(result_class, row.name, effect=row.effect, advice=rules.advice_of(row, tested))
         if result_class is ResultClass.ABSENT:
             missed = Finding(source, FindingKind.MISSED, status, None, f"{row.name} reads it as absent")
@@ -378,9 +381,9 @@ def read_object(
     return FoundObject(Finding(source, FindingKind.FAILED, status, None, "no row reads it"))
 
 
-# What an object can say that moves an operation. The rest (an error, "unknown") says nothing.
+# The result classes of an object that move an operation. The others (an error, "unknown") prove nothing.
 _CONCLUSIVE = PROVIDER_SAID_NO | {ResultClass.SUCCEEDED, ResultClass.PENDING, ResultClass.REVERSED}
-# What an object says of a payment that was made. It shows its own amount, not that of the payment.
+# Facts of a payment that was made. Their object shows its own amount, not that of the payment.
 PAYMENT_FACTS = frozenset({ResultClass.RETURNED, ResultClass.DISPUTED, ResultClass.DISPUTE_WON})
 
 
@@ -393,7 +396,7 @@ CONFIRMED_ABSENT = Classification.of(ResultClass.ABSENT, "absent_confirmed")
 
 @dataclass(frozen=True, slots=True)
 class AbsenceProof:
-    """What it takes to believe that an operation is absent: the strictest of the ways that were asked."""
+    """What proves an operation absent: the strictest values of the inquiries that were made."""
 
     misses: int
     lag_s: float
@@ -405,13 +408,14 @@ class AbsenceProof:
 
 
 def quiet_since(operation: Operation) -> float:
-    """From then on no byte of the operation can leave. What follows is counted from here by the smallest age (`ages`):
-    every `now` below is this moment and what has certainly passed since, and so is the time of a first miss."""
+    """From then on no byte of the operation can leave. All times that follow count from here by the smallest age
+    (`ages`): each `now` below, and the time of a first miss, is this moment plus the time that has certainly passed
+    since."""
     return operation.no_bytes_after_at if operation.no_bytes_after_at is not None else operation.updated_at
 
 
 def settled_at(operation: Operation, settle_s: float) -> float:
-    """From when on nothing of the operation can still arrive."""
+    """From then on nothing of the operation can still arrive."""
     return quiet_since(operation) + settle_s
 
 
@@ -420,8 +424,7 @@ def is_settled(operation: Operation, settle_s: float, now: float) -> bool:
 
 
 def after_miss(operation: Operation, proof: AbsenceProof, now: float) -> tuple[Operation, bool]:
-    """The operation after a miss, and whether it is now known to be absent. A miss before all has settled counts
-    nothing."""
+    """The operation after a miss, and whether it is now proven absent. A miss counts nothing before all has settled."""
     if not is_settled(operation, proof.settle_s, now):
         return operation, False
     first_at = operation.first_miss_at if operation.first_miss_at is not None else now
@@ -432,9 +435,9 @@ def after_miss(operation: Operation, proof: AbsenceProof, now: float) -> tuple[O
 def next_inquiry_at(
     operation: Operation, schedule_s: tuple[float, ...], now: float, jitter: float, *, proof: AbsenceProof | None = None
 ) -> float | None:
-    """When to look again after a look; None where the schedule has run out. `jitter` is a factor around 1. `proof` is
-    given after a miss: once all has settled, the misses that prove absence follow each other by the lag, whatever the
-    schedule says, and use none of it up."""
+    """When to inquire again after an inquiry; None if the schedule has run out. `jitter` is a factor around 1. `proof`
+    is given after a miss: once all has settled, the misses that prove absence follow each other by the lag, whatever
+    the schedule says, and use up none of it."""
     by_schedule = _by_schedule(operation, schedule_s, now, jitter)
     if proof is None:
         return by_schedule
@@ -447,7 +450,8 @@ def next_inquiry_at(
 
 
 def _by_schedule(operation: Operation, schedule_s: tuple[float, ...], now: float, jitter: float) -> float | None:
-    """A look that was pulled forward uses up a look, not time: the schedule ends no sooner than it would have."""
+    """An inquiry that was made early uses up one inquiry of the schedule, and no time: the schedule ends no sooner than
+    it would have."""
     if operation.checks_done < len(schedule_s):
         return now + schedule_s[operation.checks_done] * jitter
     began_at = operation.first_sent_at if operation.first_sent_at is not None else operation.created_at
@@ -457,15 +461,16 @@ def _by_schedule(operation: Operation, schedule_s: tuple[float, ...], now: float
 
 @record
 class NextInquiry:
-    """Where an operation stands in its schedule of inquiries."""
+    """The place of an operation in its schedule of inquiries."""
 
-    number: int  # of the next one
+    number: int  # of the next inquiry
     of: int
-    gives_up_at: float  # about: waits are jittered, and a provider may ask for longer ones
+    gives_up_at: float  # about: waits are jittered, and a provider may request longer ones
 
 
 def next_inquiry(operation: Operation, schedule_s: tuple[float, ...]) -> NextInquiry | None:
-    """Which inquiry is next, of how many, and when a person is asked if none finds anything; None if none is due."""
+    """Which inquiry is next, of how many, and when the operation goes to a person if none finds anything; None if no
+    inquiry is due."""
     if operation.due_at is None or operation.state not in {State.UNKNOWN, State.PENDING}:
         return None
     number = operation.checks_done + 1

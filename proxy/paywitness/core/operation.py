@@ -1,7 +1,7 @@
-"""An Operation: one intended effect at the provider, under one key, however many attempts. And what is kept of it.
+"""An Operation: one intended effect at the provider, under one key, however many attempts it takes.
 
-Frozen: every change makes a new value, and only `lifecycle` makes one with another state or doubt. `version` is the one
-that was read from the journal; the journal writes the next one only over that (compare and set).
+Frozen: every change makes a new value, and only `lifecycle` makes one with another state or doubt. `version` is the
+version that was read from the journal. The journal writes the next version only over that one (compare and set).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class State(StrEnum):
     in_doubt: bool
 
     PREPARED = "prepared"  # journalled, nothing sent
-    SENDING = "sending"  # an attempt may be on the wire; nothing earlier is in doubt
-    BACKOFF = "backoff"  # waiting between tries; no effect is possible
+    SENDING = "sending"  # an attempt may be on the wire; no earlier attempt is in doubt
+    BACKOFF = "backoff"  # waits between two attempts; no effect is possible
     UNKNOWN = "unknown"  # doubt: at least one attempt may have had its effect
     PENDING = "pending"  # accepted by the provider, not final
     REQUIRES_ACTION = "requires_action"  # the customer must act (3DS)
     SUCCEEDED = "succeeded"
     FAILED = "failed"
-    REQUIRES_REVIEW = "requires_review"  # only a person or new evidence can go on
+    REQUIRES_REVIEW = "requires_review"  # only a person or new evidence can end it
 
     def __init__(self, stored_value: str) -> None:
         self.ended = stored_value in {"succeeded", "failed"}
@@ -40,7 +40,7 @@ class State(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What became of the money, in the words that callers, metrics and operators use."""
+    """The outcome of a payment, in the words that callers, metrics and operators use."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -61,16 +61,16 @@ class GuardKind(StrEnum):
 
 
 class RepeatPaymentRule(StrEnum):
-    """What becomes of another payment of an intent that was paid, or whose customer is still asked to act."""
+    """Whether an intent may have another payment after one that was paid, or while its customer must still act."""
 
-    BLOCK = "block"  # the guard holds
+    BLOCK = "block"  # the guard prevents it
     FLAG = "flag"  # it may start; a second success is an incident
-    ALLOW = "allow"  # several payments are meant (instalments)
+    ALLOW = "allow"  # the intent has several payments on purpose (instalments)
 
 
 @record
 class Guard:
-    """What keeps two open operations off the same money. What it does later is kept with it, as its policy said."""
+    """Prevents two open operations on the same money. Its later behaviour is stored with it, as its policy was then."""
 
     kind: GuardKind
     value: str  # keyed hash of scope and value
@@ -81,8 +81,8 @@ class Guard:
 
 @record
 class OtherPayment:
-    """What an open incident holds against an operation, as far as it is known: another payment of ours, or what the
-    provider shows in the place of what was asked for."""
+    """The other side of an open incident, as far as it is known: another payment of ours, or the values that the
+    provider shows instead of the expected ones."""
 
     operation_id: str = ""  # empty: no operation of ours
     provider: str = ""
@@ -92,7 +92,7 @@ class OtherPayment:
 
 @record
 class Lease:
-    """The right to send, not the right to know. Times are the journal's."""
+    """The right to send. Evidence can be recorded without it. Times are the journal's."""
 
     token: str
     until_at: float
@@ -112,22 +112,23 @@ class Operation:
     account: str  # keyed hash of the account's selectors
     client_key: str
     key_source: str  # header:Idempotency-Key, body:metadata.order_id, paywitness-key, generated
-    key_names_purchase: bool  # the key names a purchase, not a try: taken from fields of the body
+    key_names_purchase: bool  # True: the key comes from fields of the body, so it names a purchase and not one try
     provider_key: str | None
     fingerprint: str
-    ignore: tuple[str, ...]  # the rule the fingerprint was made by; a repeat is compared under it
+    ignore: tuple[str, ...]  # the rule by which the fingerprint was made; a duplicate is compared by the same rule
     request_hash: str  # keyed hash of the exact bytes of the first send
     credential: str  # keyed hash of the credential that made the call
     revision: str  # of the policy that is pinned to it
-    upstream: str  # where the first send went: a key store may be regional
+    upstream: str  # the address of the first send, because a key store may be regional
     created_at: float
     updated_at: float
-    stamp: str = ""  # written into the request where the policy asks for it; a kept provider key keeps its stamp
-    unstamped: bool = False  # the request had no room for it, so the provider never saw it
+    # Written into the request if the policy says so; as long as the provider key stays, the stamp stays.
+    stamp: str = ""
+    unstamped: bool = False  # the request had no room for the stamp, so the provider never saw it
     state: State = State.PREPARED
     version: int = 0
     doubt: frozenset[int] = frozenset()
-    answered_attempts: frozenset[int] = frozenset()  # of the attempts in doubt, those that a whole answer came back for
+    answered_attempts: frozenset[int] = frozenset()  # the attempts in doubt that got a whole response
     attempts: int = 0
     attempt_under_way: bool = False
     money: Money | None = None
@@ -135,49 +136,51 @@ class Operation:
     reference: str | None = None
     result_class: ResultClass | None = None
     effect: Effect | None = None
-    advice: Advice | None = None  # what the policy has the customer told about how it was read; None: as the class says
+    advice: Advice | None = None  # the advice that the policy gives for this result; None: that of the result class
     key_released: bool = False
     first_sent_at: float | None = None
     ended_at: float | None = None
-    due_at: float | None = None  # when somebody should look at it again
+    due_at: float | None = None  # when the resolver should take it again
     because: str = ""  # the rule of the last decision
-    incident: str | None = None  # an open contradiction; nothing is replayed over it
-    other_payment: OtherPayment | None = None  # what the incident is with; absent from older journals
+    incident: str | None = None  # the kind of an open contradiction; no duplicate gets a replay while it is open
+    other_payment: OtherPayment | None = None  # the other side of the incident; missing in older journals
     cancel_sent: bool = False
-    cancel_wanted: bool = False  # an operator or the policy gave it up: cancel it, if that can be shown
-    no_bytes_after_at: float | None = None  # from then on no byte of an attempt that has ended can leave any more
-    checks_done: int = 0  # how much of the schedule is used up
-    misses: int = 0  # inquiries that found nothing and count: see `inquiry`
-    absence_shown: bool = False  # they prove that it is absent; its caller, if it waits, may yet pay elsewhere
+    # An operator or the policy wants it cancelled at the provider, if the result can be shown.
+    cancel_wanted: bool = False
+    no_bytes_after_at: float | None = None  # from then on no byte of an ended attempt can leave
+    checks_done: int = 0  # inquiries of the schedule that are used up
+    misses: int = 0  # inquiries that found nothing and count (see `inquiry`)
+    absence_shown: bool = False  # the misses prove that it is absent; a caller that still waits may pay elsewhere
     first_miss_at: float | None = None
-    undelivered: bool = False  # it was paid or accepted, and its answer reached nobody
-    delivery_unknown: bool = False  # its caller may have been told: the holder was lost, or has not said so yet
-    takeover: str = ""  # another key took its answer: taken, given_back, first_returned, taker_returned
-    distinct: str = ""  # why the caller means it twice (Paywitness-Distinct)
-    fallback_of: str | None = None  # the operation that ended without effect, and that this one stands for
-    fallback_from: str = ""  # the provider of that one
-    fallback_reason: str = ""  # why that one was left, as metrics say it
+    undelivered: bool = False  # it was paid or accepted, and the reply reached no caller
+    delivery_unknown: bool = False  # its caller may have got a reply: the holder was lost, or has not reported yet
+    takeover: str = ""  # whether another key took its reply: taken, given_back, first_returned, taker_returned
+    distinct: str = ""  # the caller's reason for a second payment (Paywitness-Distinct)
+    fallback_of: str | None = None  # the operation that ended without effect, and that this one replaces
+    fallback_from: str = ""  # the provider of that operation
+    fallback_reason: str = ""  # the cause of the fallback, as metrics name it
     fallback_to: str | None = None
-    takes_remainder: bool = False  # the request names no amount: `money`, if known, is what was left of its payment
-    paid_elsewhere: bool = False  # its end says that its payment was made, but not by us: see `payment`
-    acts_on: str = ""  # the name of the payment that the call names; empty: it makes one
-    object_intent: Guard | None = None  # of the object that it creates, and that a later step pays
+    takes_remainder: bool = False  # the request names no amount: `money`, if known, is the rest of its payment
+    paid_elsewhere: bool = False  # its result says that its payment was made, but not by us (see `payment`)
+    acts_on: str = ""  # the name of the payment that the call acts on; empty: the call makes a payment
+    object_intent: Guard | None = None  # the intent of the object that it creates, which a later step pays
     payment: str = ""  # the id of the payment that it makes, continues or acts on; empty: none
     priority: Priority = Priority.HIGH  # of the call that made it
     caps: tuple[str, ...] = ()  # of a payout: the ledger rows that count it
     in_parts: bool = False  # its intent is paid in several payments, up to a total that the call names
-    beside_unknown: bool = False  # when it started, an earlier step of its payment was unknown, and may have paid
-    keyed_as: str = ""  # the provider's name in keys, if it was renamed since (`formerly:`)
-    account_source: AccountSource = AccountSource.CONSTANT  # what named its account
-    named_account: str = ""  # its name in the policy's `accounts:`, unless only the caller's header says so
+    beside_unknown: bool = False  # when it started, an earlier step of its payment was unknown and may have paid
+    keyed_as: str = ""  # the provider's name in keys, if the provider was renamed since (`formerly:`)
+    account_source: AccountSource = AccountSource.CONSTANT  # where its account came from
+    # The account's name in the policy's `accounts:`; empty if only the caller's header names it.
+    named_account: str = ""
     action_since_at: float | None = None  # since when the customer must act
     action_expired: bool = False  # the customer's time is over, and an inquiry found no result; announced once
-    check_asked_by: str = ""  # who had it due before its schedule: operator, webhook; empty: nobody
+    check_asked_by: str = ""  # who made it due before its schedule: operator, webhook; empty: nobody
     lease: Lease | None = None
 
     def changed(self, **values: Any) -> Operation:
-        """The operation with other values: `dataclasses.replace` in a tenth of the time. A call makes half a dozen, and
-        each has some fifty fields."""
+        """The operation with other values, in a tenth of the time of `dataclasses.replace`. A call makes about six such
+        copies, each with some fifty fields."""
         after: Operation = _new(Operation)
         fields = after.__dict__
         fields.update(self.__dict__)
@@ -188,7 +191,7 @@ class Operation:
 
     @property
     def as_other_payment(self) -> OtherPayment:
-        """As the incident of another operation names it."""
+        """This operation as the incident of another operation names it."""
         return OtherPayment(self.id, self.provider, self.reference, self.money)
 
     @property
@@ -197,17 +200,17 @@ class Operation:
 
     @property
     def abandoned(self) -> bool:
-        """Nobody looks at it any more: the customer did not act in time, and an inquiry found no result."""
+        """Whether inquiries have ended for good: the customer did not act in time, and an inquiry found no result."""
         return self.state is State.REQUIRES_ACTION and self.due_at is None
 
     @property
     def sent_stamp(self) -> str | None:
-        """What the provider was given to show: nothing, where the request had no room for it."""
+        """The stamp that the provider can show. None if the request had no room for it."""
         return None if self.unstamped else self.stamp
 
     @property
     def expected_payment(self) -> ExpectedPayment:
-        """What a response or an object of the provider must show to be about this operation."""
+        """The amount and stamp that a response or an object of the provider must show to be about this operation."""
         return ExpectedPayment(None if self.takes_remainder else self.money, self.sent_stamp)
 
     @property
@@ -218,7 +221,7 @@ class Operation:
         if self.result_class in DECLINES:
             return Outcome.DECLINED
         if self.result_class is None:
-            # Nobody read an answer. That something was sent is known all the same.
+            # No response was read. But it is known whether something was sent.
             return Outcome.NOT_SENT if self.attempts == 0 else Outcome.FAILED
         if self.result_class is ResultClass.ABSENT:
             return Outcome.ABSENT
@@ -227,7 +230,7 @@ class Operation:
         return Outcome.FAILED
 
 
-# Of every state but FAILED, whose outcome is what its reading says.
+# For every state but FAILED, whose outcome depends on its result class.
 _OUTCOMES = {
     State.SUCCEEDED: Outcome.SUCCEEDED,
     State.PENDING: Outcome.PENDING,
@@ -242,7 +245,7 @@ _OUTCOMES = {
 
 @record
 class AttemptSummary:
-    """What is kept of one attempt's evidence: facts and what they were read as. No payload."""
+    """The stored facts of one attempt's evidence and its classification. No payload."""
 
     number: int
     phase: str
@@ -253,21 +256,21 @@ class AttemptSummary:
     duration_s: float
     reset_by_us: bool
     classification: Classification
-    request_id: str | None = None  # what the provider calls the request, for its support
+    request_id: str | None = None  # the provider's id of the request, for its support
 
 
 class FindingKind(StrEnum):
-    """What became of a look for evidence outside our own attempts."""
+    """The result of looking for evidence outside our own attempts."""
 
     HIT = "hit"  # it shows the operation, and fits it
-    MISSED = "missed"  # the provider knows nothing of it
-    FAILED = "failed"  # no answer, or none that says anything: refused, an error, more pages than one
-    NOT_OURS = "not_ours"  # it shows something that does not fit what was asked for
+    MISSED = "missed"  # the provider does not know the operation
+    FAILED = "failed"  # no response, or one that shows nothing: a refusal, an error, one page of several
+    NOT_OURS = "not_ours"  # it shows an object that does not fit the operation
 
 
 @record
 class Finding:
-    """What an inquiry, an event, a cancel or a person showed. Facts and what they were read as; no payload."""
+    """The facts that an inquiry, an event, a cancel or a person showed, and their classification. No payload."""
 
     source: str  # ask[0], webhook evt_1, cancel, operator
     kind: FindingKind
@@ -277,7 +280,7 @@ class Finding:
 
 
 class AnnouncementKind(StrEnum):
-    """What is told to the rest of the company: ends, doubts, resolutions, incidents, and what is waited for."""
+    """What the rest of the company learns: ends, doubts, resolutions, incidents, and what an operation waits for."""
 
     ENDED = "ended"
     DOUBT_OPENED = "doubt_opened"
@@ -300,20 +303,20 @@ class AnnouncementKind(StrEnum):
 
 @record
 class Posting:
-    """One movement of money, as a ledger posts it. `key` is one for each movement, for ever."""
+    """One movement of money, as a ledger posts it. Each movement has one `key`, which never changes."""
 
     key: str
     kind: str
     minor_units: int | None
     currency: str | None
-    of: str  # the payment
-    reverses: str | None = None  # the key of the posting that it takes back
+    of: str  # the payment's id
+    reverses: str | None = None  # the key of the posting that this one takes back
 
 
 class PayoutStage(StrEnum):
-    """What became of a payout's money, as a ledger of ours and others posts it."""
+    """A stage of a payout's money, for the ledgers of this product and of others."""
 
-    RESERVED = "reserved"  # it was claimed, and may be sent
+    RESERVED = "reserved"  # claimed, so it may be sent
     COMMITTED = "committed"  # it succeeded
     RELEASED = "released"  # it ended without effect, and no evidence can contradict that
     RECLAIMED = "reclaimed"  # an effect after an end without effect, or after a return
@@ -321,7 +324,7 @@ class PayoutStage(StrEnum):
 
 @record
 class FallbackLink:
-    """Where an operation fell back to, and why."""
+    """The operation that an operation fell back to, and why."""
 
     provider: str
     operation_id: str
@@ -330,14 +333,14 @@ class FallbackLink:
 
 @record
 class Announcement:
-    """What a change tells, and how the operation stood then."""
+    """The announcement of a change, and the operation's values at that time."""
 
-    kinds: tuple[AnnouncementKind, ...]  # empty: only of a payout's money
+    kinds: tuple[AnnouncementKind, ...]  # empty: the change is only about a payout's money
     outcome: Outcome
     result_class: ResultClass | None
     reference: str | None
     incident: str | None
-    posting: Posting | None = None  # the movement that the change shows, the first time it does
+    posting: Posting | None = None  # the movement, in the change that first shows it
     payout: PayoutStage | None = None
     fallback: FallbackLink | None = None
     other_payment: OtherPayment | None = None  # of an open incident
@@ -345,7 +348,7 @@ class Announcement:
 
 @record
 class HistoryEntry:
-    """One change of an operation, as its timeline tells it and as the outbox passes it on."""
+    """One change of an operation, for its timeline and for the outbox."""
 
     at: float
     version: int
@@ -360,17 +363,17 @@ class HistoryEntry:
     note: str = ""
     finding: Finding | None = None
     announcement: Announcement | None = None
-    actor: str = ""  # who did it, where a person did
-    fallback: FallbackChoice | None = None  # which other routes there were for it, and what became of each
+    actor: str = ""  # the person who did it, if a person did
+    fallback: FallbackChoice | None = None  # the other routes that were considered, and the verdict on each
 
 
 @record
 class DoubtCount:
-    """What is in doubt for one provider, operation and currency, for the gauges."""
+    """The operations in doubt of one provider, operation and currency, for the gauges."""
 
     provider: str
     operation: str
-    currency: str  # empty where the money is not known
+    currency: str  # empty if the amount is not known
     state: State  # UNKNOWN or REQUIRES_REVIEW
     count: int
     minor_units: int

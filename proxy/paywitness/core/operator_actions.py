@@ -1,7 +1,8 @@
-"""What a person may do with an operation, and what a person should do about an incident. Pure; it performs nothing.
+"""What a person may do with an operation, and what a person should do about an incident. Pure: nothing here has
+effects.
 
-An action is offered where the lifecycle table allows it and the policy knows how. None of them makes another operation,
-changes an amount, or says that money moved without evidence.
+An action is offered if the lifecycle table allows it and the policy has a way to do it. No action makes another
+operation, changes an amount, or records without evidence that money moved.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from paywitness.core.result import Effect, ResultClass
 
 
 class OperatorAction(StrEnum):
-    """What an operator can do. Each needs an actor and a reason, and is kept in the timeline."""
+    """An action of an operator. Each needs an actor and a reason, and is recorded in the timeline."""
 
-    INQUIRE = "inquire"  # ask the provider now, not when it is due
-    PARK = "park"  # stop looking by ourselves: a person takes it up
-    RESUME = "resume"  # go on looking by ourselves
-    RESOLVE = "resolve"  # say how it ended, with the evidence
-    CANCEL = "cancel"  # give it up at the provider, if that can be shown
+    INQUIRE = "inquire"  # inquire now, before it is due
+    PARK = "park"  # stop inquiries: a person takes over
+    RESUME = "resume"  # start inquiries again
+    RESOLVE = "resolve"  # state how it ended, with the evidence
+    CANCEL = "cancel"  # cancel it at the provider, if the result can be shown
     CLOSE_INCIDENT = "close-incident"  # the contradiction has been dealt with
 
 
@@ -32,12 +33,12 @@ _INQUIRABLE = frozenset({State.UNKNOWN, State.PENDING, State.REQUIRES_ACTION, St
 
 
 def actions_for(operation: Operation, policy: Policy | None) -> tuple[OperatorAction, ...]:
-    """What may be done with it as it stands. `policy` is what it is pinned to; None where that cannot be read."""
+    """The actions that are allowed for the operation now. `policy` is the pinned one; None if it cannot be read."""
     return tuple(action for action in OperatorAction if unavailable_reason(action, operation, policy) is None)
 
 
 def unavailable_reason(action: OperatorAction, operation: Operation, policy: Policy | None) -> str | None:
-    """Why an action is not offered, for the person who asked for it; None where it is."""
+    """Why an action is not offered, for the person who asked for it; None if it is offered."""
     return _UNAVAILABLE_REASONS[action](operation, policy)
 
 
@@ -66,7 +67,7 @@ def _resume_unavailable(operation: Operation, policy: Policy | None) -> str | No
 
 
 def resume_event(operation: Operation) -> Event:
-    """What resuming is: back to doubt, or, where it was parked as accepted, back to waiting."""
+    """The event of a resume: back to UNKNOWN, or back to PENDING if the operation was parked while it was pending."""
     return Event.OPERATOR_RESUMED if operation.doubt else Event.OPERATOR_RESUMED_WAITING
 
 
@@ -101,8 +102,8 @@ def _close_unavailable(operation: Operation, policy: Policy | None) -> str | Non
 
 
 def end_missing_reason(operation: Operation) -> str | None:
-    """Why closing the incident needs to say how it ended: the operation as it stands may not be how it ended. None if
-    it says so itself: what contradicts a payment that was made does not say that it was not made."""
+    """Why closing the incident needs an end: the operation's present state may not be how it ended. None if the state
+    is right: evidence that contradicts a payment that was made does not prove that it was not made."""
     if operation.incident is None or not operation.state.ended:
         return None
     if operation.state is not State.FAILED and operation.incident not in _DENIES_SUCCESS:
@@ -117,12 +118,14 @@ _DENIES_SUCCESS = frozenset({IncidentKind.FAILURE_AFTER_SUCCESS, IncidentKind.RE
 
 
 def close_incident(operation: Operation, *, paid: bool | None) -> tuple[Operation, tuple[Event, ...]]:
-    """The operation after a person has closed its incident, and the events that it was. `paid`: how it ended; None: as
-    it stands. Once it is paid its key starts nothing more; a payment that was made and is not there was taken back."""
+    """The operation after a person has closed its incident, and the events of that change. `paid`: how it ended; None:
+    as its state says. If it was paid, its key starts nothing more. If it succeeded and was not paid, it counts as
+    returned."""
     if paid is None or not operation.state.ended:
         return operation.changed(incident=None), ()
     event = Event.INCIDENT_CLOSED_AS_PAID if paid else Event.INCIDENT_CLOSED_AS_UNPAID
-    # What was paid, but not by an operation of ours, stays that: it holds its intent, and no reply of ours is its own.
+    # If the payment was made, but not by an operation of ours, that stays so: the operation holds its intent, and has
+    # no reply of its own.
     after = operation if paid and operation.paid_elsewhere else advance(operation, event)
     changed: dict[str, Any] = {"incident": None}
     if paid:
@@ -164,7 +167,7 @@ _UNDO = {
 
 def proposal_for(operation: Operation, twin: OtherPayment | None = None) -> str | None:
     """What a person should do about the open incident, in one sentence; None without one. `twin` is the other payment
-    as it stands now, if it was looked up; else it is told as the incident knew it."""
+    as it is now, if it was looked up. Otherwise the text uses the other payment as the incident recorded it."""
     if operation.incident is None:
         return None
     propose = _PROPOSALS.get(operation.incident, _compare)
@@ -172,13 +175,13 @@ def proposal_for(operation: Operation, twin: OtherPayment | None = None) -> str 
 
 
 def _payment_text(operation: Operation) -> str:
-    """The provider's thing, as its own pages name it: reference, amount, provider."""
+    """The provider's object, as its own pages name it: reference, amount, provider."""
     name = operation.reference or f"what was made under key {operation.provider_key or operation.client_key}"
     return f"{name} ({_amount(operation)}) at {operation.provider}"
 
 
 def _other_text(other: OtherPayment) -> str:
-    """The same of the other payment, with the operation of ours that it is."""
+    """The same for the other payment, with the id of our operation, if it is one."""
     text = f"{other.reference or 'a payment'} ({_amount(other)}) at {other.provider}"
     return f"{text}, operation {other.operation_id}" if other.operation_id else text
 

@@ -1,13 +1,13 @@
 """Payouts: what counts against their caps, what an approval binds, and what is announced of them. Pure.
 
 Rules that hold together:
-- A payout counts as spent from its claim on: while it is open, while its outcome is unknown, and when it succeeded.
+- A payout counts as spent from its claim on: while it is open, while its outcome is unknown, and after it succeeded.
   Only an end without effect, or its return, gives its amount back. An effect after such an end counts again.
 - A cap counts in fixed windows of the journal's time. They begin on a Monday at midnight UTC, so that a window of one
   day is a calendar day and one of seven days a calendar week. A payout counts in the window of its claim.
-- What cannot be held against the rules is refused: an amount that cannot be read, a currency that no cap names.
-- An approval is for one payout to the letter. One claim uses it up, and it lapses: after its time, and when the journal
-  has gone back, because the claim that used it may be forgotten.
+- A payout that cannot be measured against the rules is refused: its amount cannot be read, or no cap has its currency.
+- An approval is for exactly one payout. One claim uses it up. It lapses after its time. It also lapses if the journal
+  rolls back, because the journal may have forgotten the claim that used it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from paywitness.core.payout_rules import PayoutCap
 from paywitness.core.record import record
 
 _FIRST_MONDAY_AT = 4 * 86_400.0  # 1970-01-05T00:00:00Z
-_ROLLBACK_MARGIN_S = 5.0  # by which the clock of whoever approved may have been ahead of the journal's
+_ROLLBACK_MARGIN_S = 5.0  # the approver's clock may have been ahead of the journal's by this
 APPROVALS_WAITING_KEY = "a:waiting"  # the row that lists the requests that wait for an operator
 
 
@@ -31,14 +31,14 @@ APPROVALS_WAITING_KEY = "a:waiting"  # the row that lists the requests that wait
 
 
 def counts_as_spent(operation: Operation) -> bool:
-    """Whether the payout's amount is spent, or may be. An end that is contradicted may have been paid."""
+    """Whether the payout's amount is spent, or may be. A failed payout with an incident may have been paid."""
     if operation.state is State.FAILED:
         return operation.incident is not None
     return not (operation.state is State.SUCCEEDED and operation.result_class in GIVEN_BACK)
 
 
 def spent_change(before: Operation | None, after: Operation) -> int:
-    """By how much a change moves what the operation's caps count, in minor units. `before` None: it starts."""
+    """The change to the count of the operation's caps, in minor units. `before` None: the operation starts."""
     if not after.caps or after.money is None:
         return 0
     was = before is not None and counts_as_spent(before)
@@ -55,8 +55,8 @@ def window_end_at(window: int, window_s: float) -> float:
 
 
 def cap_key(cap: PayoutCap, *scope: str) -> str:
-    """Under which a journal counts. Other amounts of the same cap, and other operations of the same scope, count
-    together. The window's length stands in it: whoever gives back knows the window from the key."""
+    """The key under which a journal counts. Other amounts of the same cap, and other operations of the same scope,
+    count together. The key holds the window's length, so that giving back needs only the key."""
     digest = blake2b(digest_size=20)
     for part in (cap.per.value, cap.amount.currency, *scope):
         data = part.encode("utf-8", "surrogatepass")
@@ -70,7 +70,7 @@ def window_s_of(key: str) -> float:
 
 @record
 class CapCount:
-    """What a cap has counted in the newest window that it was used in."""
+    """The count of a cap in the newest window in which it was used."""
 
     window: int
     spent: int
@@ -79,8 +79,8 @@ class CapCount:
         return self.spent if self.window >= window else 0
 
     def changed(self, window: int, minor_units: int) -> CapCount:
-        """With a payout that was claimed in this window, or that gives back. What is given back in a window that is
-        over changes nothing. A count is never below zero."""
+        """The count after a payout that was claimed in this window, or that gives its amount back. Giving back in a
+        window that is over changes nothing. A count is never below zero."""
         if window > self.window:
             return CapCount(window, minor_units) if minor_units > 0 else self
         if window < self.window and minor_units < 0:
@@ -101,14 +101,14 @@ class CapClaim:
 
 @record
 class ApprovalTerms:
-    """What an approval binds: exactly this payout."""
+    """The one payout that an approval is for."""
 
     id: str
     provider: str
     operation: str
     account: str
     fingerprint: str
-    reference: str  # the payout's own, in the clear; empty: it has none
+    reference: str  # the payout's own reference, in clear; empty: it has none
     beneficiary: str  # keyed hash
     money: Money | None
 
@@ -119,18 +119,18 @@ class ApprovalTerms:
 
 @record
 class PayoutClaim:
-    """What a call means for the rules of its payouts."""
+    """What a call means for the payout rules."""
 
     caps: tuple[CapClaim, ...] = ()
-    cannot_count: str = ""  # why it cannot be held against the caps; then it is refused
-    approval: ApprovalTerms | None = None  # what has to be approved first
+    cannot_count: str = ""  # the reason why the caps cannot count it, so that it is refused
+    approval: ApprovalTerms | None = None  # the payout that must be approved first
     approval_valid_s: float = 0.0
-    check_first: bool = False  # whoever is to be asked before it is sent has not been asked yet
-    rolled_back_s: float | None = None  # how long ago the journal went back to an earlier state; None: it did not
+    check_first: bool = False  # the check before a payout has not been made yet
+    rolled_back_s: float | None = None  # how long ago the journal rolled back; None: it did not
 
     @property
     def row_keys(self) -> tuple[str, ...]:
-        """The rows of the ledger that the claim looks up."""
+        """The rows of the ledger that the claim reads."""
         caps = tuple(cap.key for cap in self.caps)
         return caps if self.approval is None else (*caps, self.approval.key, APPROVALS_WAITING_KEY)
 
@@ -139,8 +139,8 @@ class PayoutClaim:
 class CapRefusal:
     """Why a payout is over a cap."""
 
-    cap: PayoutCap | None  # None: it cannot be counted
-    left: int = 0  # of the cap, in minor units
+    cap: PayoutCap | None  # None: the payout cannot be counted
+    left: int = 0  # left of the cap, in minor units
     ends_in_s: float = 0.0  # until the window is over
     detail: str = ""
 
@@ -173,7 +173,7 @@ class ApprovalStatus(StrEnum):
 
 @record
 class Approval:
-    """A request for approval, and what became of it. Times are the journal's."""
+    """A request for approval, and its result. Times are the journal's."""
 
     terms: ApprovalTerms
     requested_at: float
@@ -181,11 +181,11 @@ class Approval:
     approved_at: float | None = None
     approved_by: str = ""
     reason: str = ""
-    used_by: str = ""  # the operation
+    used_by: str = ""  # the id of the operation
 
     def status(self, now: float, rolled_back_s: float | None = None) -> ApprovalStatus:
-        """`rolled_back_s`: how long ago the journal went back to an earlier state. What was approved before that may
-        have been used, and the use forgotten: it lapses."""
+        """`rolled_back_s`: how long ago the journal rolled back. An approval from before that lapses, because it may
+        have been used and the use forgotten."""
         if self.used_by:
             return ApprovalStatus.USED
         if self.approved_at is None:
@@ -197,22 +197,22 @@ class Approval:
 
 @record
 class PayoutRefusal:
-    """Why a claim did not start a payout. Neither: whoever is asked before it did not allow it."""
+    """Why a claim did not start a payout. With neither field set, the check before the payout did not allow it."""
 
     cap: CapRefusal | None = None
-    approval: Approval | None = None  # that it waits for
+    approval: Approval | None = None  # the approval that it waits for
 
 
 # --- What is announced
 
-# Before any doubt: what ends from here ended by its own complete response, or was never sent.
+# States before any doubt: an operation that fails from here had its own complete response, or was never sent.
 _UNDOUBTED = frozenset({State.PREPARED, State.SENDING, State.BACKOFF})
 
 
 def payout_status(before: Operation | None, after: Operation) -> PayoutStage | None:
-    """What a change says of a payout's money; None if it says nothing new. `released` only after an end that no
-    evidence can contradict: the payout was not sent, or each attempt has its own complete response and none of them an
-    effect. After any other end without effect the operation's own event speaks alone."""
+    """The stage of a payout's money after a change; None if the stage is not new. `released` only after an end that no
+    evidence can contradict: the payout was not sent, or each attempt has its own complete response and none of them had
+    an effect. After any other end without effect there is only the operation's own event."""
     if before is None:
         return PayoutStage.COMMITTED if after.state is State.SUCCEEDED else PayoutStage.RESERVED
     if after.state is State.SUCCEEDED:
@@ -223,7 +223,8 @@ def payout_status(before: Operation | None, after: Operation) -> PayoutStage | N
         return None
     if before.state is State.FAILED:
         return PayoutStage.RECLAIMED if counts_as_spent(after) and not counts_as_spent(before) else None
-    one_step = after.version - before.version <= 1  # what a rollback took may have been in doubt in between
+    # Between two versions that a rollback took it may have been in doubt.
+    one_step = after.version - before.version <= 1
     told_by_others = before.state is State.BACKOFF and after.result_class is not before.result_class
     if before.state in _UNDOUBTED and not before.doubt and one_step and not told_by_others and after.incident is None:
         return PayoutStage.RELEASED
@@ -231,7 +232,8 @@ def payout_status(before: Operation | None, after: Operation) -> PayoutStage | N
 
 
 def payout_posting(operation: Operation, status: PayoutStage, state: State) -> Posting:
-    """The payout under its one key. What took it back names it; what undoes a release or a return names that."""
+    """The posting of the payout, under its one key. A return names the payout that it takes back. A payout that undoes
+    a release or a return names that one."""
     reverses = None
     if status is PayoutStage.RECLAIMED:
         reverses = operation.id if state is State.FAILED else f"{operation.id}:returned"
@@ -239,7 +241,7 @@ def payout_posting(operation: Operation, status: PayoutStage, state: State) -> P
 
 
 def movement_of_change(before: Operation | None, after: Operation) -> Posting | None:
-    """The movement that a change of a payout shows, the first time it does: the payout, or its return."""
+    """The movement in the change of a payout that first shows it: the payout, or its return."""
     was = before.state is State.SUCCEEDED if before is not None else False
     if after.state is not State.SUCCEEDED:
         return None

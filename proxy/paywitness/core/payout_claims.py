@@ -1,6 +1,4 @@
-"""From a call to what it means for the rules of its payouts: who gets the money, which caps count it, what must be
-approved. Pure.
-"""
+"""What a call means for the payout rules: who gets the money, which caps count it, what must be approved. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ def payout_claim(
     money: Money | None,
     secret: bytes,
 ) -> PayoutClaim:
-    """What the call means for the rules of its payouts. A policy without any asks for nothing."""
+    """What the call means for the payout rules. Without rules it requires nothing."""
     rules = policy.payout or PayoutRules()
     provider = policy.names[0] or policy.provider
     beneficiary = keyed_hash(secret, "beneficiary", *beneficiary_texts(rules, call, tree, parameters))[:32]
@@ -49,8 +47,8 @@ def payout_claim(
 
 
 def _why_uncountable(money: Money | None, caps: tuple[CapClaim, ...]) -> str:
-    """Why the payout cannot be held against the caps; empty if it can. An amount below zero would give back what
-    others have spent."""
+    """Why the caps cannot count the payout; empty if they can. An amount below zero would give back what other payouts
+    have spent."""
     if money is None:
         return "its amount cannot be read"
     if money.minor_units < 0:
@@ -59,13 +57,13 @@ def _why_uncountable(money: Money | None, caps: tuple[CapClaim, ...]) -> str:
 
 
 def beneficiary_texts(rules: PayoutRules, call: Call, tree: Tree, parameters: Mapping[str, str]) -> tuple[str, ...]:
-    """What names the beneficiary, place by place; empty if the request does not say. Spaces and case do not count:
-    two ways to write one IBAN are one beneficiary."""
+    """The texts that together name the beneficiary, one for each place; empty if the request does not have it. Spaces
+    and case do not count, because two ways to write one IBAN are one beneficiary."""
     return tuple("".join(shown_at(place, call, tree, parameters).split()).upper() for place in rules.beneficiary)
 
 
 def shown_at(place: FieldRef, call: Call, tree: Tree, parameters: Mapping[str, str]) -> str:
-    """The text at a place of the request. An object or a list is told as JSON."""
+    """The text at a place of the request. An object or a list is given as JSON."""
     if place.kind is FieldKind.BODY:
         found = value_at(tree, place.name)
         if isinstance(found, (dict, list)):
@@ -74,8 +72,8 @@ def shown_at(place: FieldRef, call: Call, tree: Tree, parameters: Mapping[str, s
 
 
 def _needs_approval(rules: PayoutRules, money: Money | None) -> bool:
-    """Whether a person must approve it. An amount that cannot be read or is
-    below zero, and a currency that is not listed, need it."""
+    """Whether a person must approve the payout: also if its amount cannot be read or is below zero, or if its currency
+    is not listed."""
     if not rules.approval_above:
         return False
     if money is None or money.minor_units < 0:

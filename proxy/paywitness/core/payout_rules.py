@@ -1,5 +1,5 @@
-"""What a policy says of a payout: who gets the money, how much may leave, above which amount a person must approve it,
-and who is asked before it is sent.
+"""The rules of a policy for payouts: who gets the money, how much may be paid out, above which amount a person must
+approve, and which service checks a payout before it is sent.
 
 Values only. Nothing here is part of an operation's identity.
 """
@@ -32,7 +32,7 @@ class PayoutCap:
 
 @dataclass(frozen=True, slots=True)
 class CheckHook:
-    """Who is asked before a payout is sent. The secret is the name of an environment variable."""
+    """The service that checks a payout before it is sent. The secret is the name of an environment variable."""
 
     url: str
     secret: str

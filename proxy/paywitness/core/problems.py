@@ -1,7 +1,7 @@
-"""The body of an answer of ours: RFC 9457's members, with the provider's error shape among them.
+"""The body of our own replies: the members of RFC 9457, combined with the provider's error shape.
 
-A client that reads XML gets XML where the shape has a root: our members stand inside it, beside the provider's. For all
-others it is problem+json.
+A client that reads XML gets XML if the shape has a root: our members are inside it, beside the provider's. All other
+clients get problem+json.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PROBLEM_XML = b"application/xml"
 def problem_body(
     members: dict[str, Any], shape: Mapping[str, Any], kind: Problem, detail: str, *, xml: bool
 ) -> tuple[bytes, bytes]:
-    """The body and its media type. What is ours is never replaced by the shape's."""
+    """The body and its media type. The shape never replaces a member of ours."""
     texts = {"{detail}": detail, "{code}": "paywitness_" + kind.replace("-", "_")}
     filled = {name: _filled(value, texts) for name, value in shape.items()}
     if xml and len(filled) == 1:
@@ -32,15 +32,15 @@ def problem_body(
             try:
                 return encode_xml({root: children | members}), _PROBLEM_XML
             except BodyError:
-                pass  # a text that cannot stand in XML: it is still told
-    # Escaped: a text from outside may hold halves of characters.
+                pass  # XML cannot hold one of the texts, so the reply is JSON
+    # Escaped, because a text from outside may hold half of a surrogate pair.
     return json.dumps(
         members | {name: filled[name] for name in filled if name not in members}, default=str
     ).encode(), _PROBLEM_JSON
 
 
 def _filled(value: Any, texts: Mapping[str, str]) -> Any:
-    """The provider's error shape with our texts in place of their names."""
+    """The provider's error shape, with our texts for its placeholders."""
     if isinstance(value, str):
         return _NAMES.sub(lambda name: texts[name.group()], value)
     if isinstance(value, Mapping):
@@ -57,7 +57,8 @@ PROBLEM_TYPE_PREFIX = "urn:paywitness:problem:"
 
 
 class Problem(StrEnum):
-    """Our own answers. The value is the last part of the problem's `type`; it, not the status code, is the meaning."""
+    """Our own replies. The value is the last part of the problem's `type`, which carries the meaning, not the status
+    code."""
 
     UNKNOWN = "unknown"
     NOT_SENT = "not-sent"
@@ -94,7 +95,7 @@ class Problem(StrEnum):
 class ProblemDefinition:
     status_code: int
     title: str
-    repeat_helps: bool  # whether the same call again, under the same key, can come to another answer
+    repeat_helps: bool  # whether the same call again, under the same key, can get another reply
 
 
 PROBLEMS: dict[Problem, ProblemDefinition] = {
@@ -146,7 +147,7 @@ CLOSED_TITLES = {
 }
 
 # --- Texts of the 504
-# What a caller is told if the outcome is unknown. Each says what happened, and what to do next.
+# They tell a caller why the outcome is unknown. Each says what happened, and what to do next.
 
 DEADLINE_PASSED = (
     "The provider has the request and has not answered in time. The attempt goes on, and its outcome will be known. "

@@ -1,9 +1,10 @@
-"""Retry timing: how long to wait before the next attempt. Pure: the random draw comes in as a number in [0, 1).
+"""Retry timing: how long to wait before the next attempt. Pure: the random draw is a number in [0, 1) that the caller
+passes.
 
-Backoff with jitter, and the provider's own wish, which is never shortened: its Retry-After as delta-seconds or as a
-date relative to the response's Date; else, on a 429, its X-RateLimit-Reset as seconds since 1970 (as Square's
-clients read it). Anything else is not guessed at. Whether to retry at all is `decide`; how many retries the fleet
-may make is `budget`.
+A wait is backoff with jitter, and never shorter than the provider requests. The provider's request is its Retry-After:
+delta-seconds, or a date relative to the response's Date. If a 429 has none, it is its X-RateLimit-Reset as seconds
+since 1970 (as Square's clients read it). Nothing else is guessed. Whether to retry at all is in `decide`; how many
+retries the fleet may make is in `budget`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class RetryRule:
 
 
 def backoff_delay_s(rule: RetryRule, tries: int, draw: float, previous_s: float = 0.0) -> float:
-    """Wait after the given number of tries (1 after the first). Never above the cap, proportional's +20% aside."""
+    """The wait after the given number of tries (1 after the first). It is never above the cap, except for
+    proportional's +20%."""
     step = min(rule.cap_s, rule.base_s * 2.0 ** min(max(tries, 1) - 1, _DOUBLINGS_MAX))
     match rule.jitter:
         case Jitter.FULL:
@@ -52,7 +54,7 @@ def backoff_delay_s(rule: RetryRule, tries: int, draw: float, previous_s: float 
 
 
 def at_least_retry_after_s(wait_s: float, retry_after_s: float | None, draw: float) -> float:
-    """A wait that honours the provider's Retry-After: spread a little past it, never before it."""
+    """A wait that respects the provider's Retry-After: a little longer, never shorter."""
     if retry_after_s is None:
         return wait_s
     return max(wait_s, retry_after_s * (1 + _RETRY_AFTER_SPREAD * draw))
@@ -60,11 +62,11 @@ def at_least_retry_after_s(wait_s: float, retry_after_s: float | None, draw: flo
 
 # --- Retry-After
 
-_A_DAY_S = 86400.0  # further ahead than that is no limit's reset
+_A_DAY_S = 86400.0  # a reset that is further ahead is not that of a limit
 
 
 def retry_after_of(response: Response | None, now: float) -> float | None:
-    """How long the provider asks us to wait, or None where it does not say or says nonsense."""
+    """How long the provider asks us to wait. None if it does not say, or says nonsense."""
     if response is None:
         return None
     text = response.header("Retry-After")
@@ -72,11 +74,11 @@ def retry_after_of(response: Response | None, now: float) -> float | None:
         return _until_reset_s(response, now) if response.status_code == 429 else None
     text = text.strip()
     if text.isascii() and text.isdigit():
-        return float(text)  # however many digits: too long to wait for is not the same as nothing said
+        return float(text)  # with any number of digits: too long to wait for is not the same as no Retry-After
     until = http_date(text)
     if until is None:
         return None
-    # Measured from the provider's own clock where it shows one: ours may be off.
+    # Measured from the provider's own clock if the response shows it, because ours may be off.
     since = http_date(response.header("Date") or "") or now
     return until - since if until > since else None
 

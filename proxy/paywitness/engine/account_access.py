@@ -1,8 +1,8 @@
-"""Whose account a call acts for, before it is claimed: `merchants: one` and `merchants: many`.
+"""The account that a call acts for, before it is claimed: `merchants: one` and `merchants: many`.
 
-With one merchant the identity is the policy's account and stays it, whatever is learnt. The owner only separates: a
-credential of another owner than the account's is refused, also if the call names the account by `Paywitness-Account`.
-With many, the owner or the name in `accounts:` is part of the identity, and nothing is claimed before it is known.
+With one merchant, the identity is always that of the policy's account. The owner only separates: a credential of
+another owner than the account's is refused, even if the call names the account by `Paywitness-Account`. With many
+merchants, the owner or the name in `accounts:` is part of the identity, and no call is claimed before it is known.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from paywitness.journal.base import Journal, OperationQuery
 from paywitness.secrets import Vault
 
 _OPEN = frozenset({State.PREPARED, State.SENDING, State.BACKOFF, State.UNKNOWN, State.REQUIRES_REVIEW, State.PENDING})
-_OPEN_MAX = 200  # open operations of an account that are looked at for the oldest
-_OWNER_FOR_S = 60.0  # how long an account's owner is taken as it was
+_OPEN_MAX = 200  # open operations of an account that are read to find the oldest
+_OWNER_FOR_S = 60.0  # how long an account's owner is remembered
 _ACCOUNTS_MAX = 10_000
 
 
@@ -34,10 +34,10 @@ class AccountAccess:
     owners: CredentialOwners
     vault: Vault
     clock: Clock
-    _account_owners: dict[str, tuple[float, str]] = field(default_factory=dict)  # until when, and who
+    _account_owners: dict[str, tuple[float, str]] = field(default_factory=dict)  # by account: until when, and the owner
 
     async def enter(self, context: CallContext) -> CallContext | Reply:
-        """The call as its owner's; the reply if it may not go on."""
+        """The call under its owner's account, or the reply if the call may not continue."""
         policy = context.policy
         rules = policy.accounts
         if rules.who_am_i is None and not (rules.named and rules.many):
@@ -50,7 +50,7 @@ class AccountAccess:
             if chosen.contradicts:
                 return another_owner(context, ANOTHER_ACCOUNT)
             if not chosen.is_known:
-                # Also what only opens a payment: under another account its intent would not reach the confirm.
+                # Also a call that only opens a payment: under another account its intent would not reach the confirm.
                 return account_unknown(context) if rules.who_am_i else another_owner(context, UNLISTED_ACCOUNT)
             if (chosen.policy.account, chosen.policy.acts_for) != (policy.account, policy.acts_for):
                 context = self._under(context, chosen.policy)
@@ -62,7 +62,7 @@ class AccountAccess:
         return another_owner(context) if of_account not in {None, owner} else context
 
     def _chosen(self, context: CallContext, owner: str | None) -> AccountChoice:
-        """As the call was recognised under, and now with what the provider says."""
+        """The account of the call, now that the provider has named its owner."""
         parameters, secret = dict(context.parameters), self.vault.identity_secret
         return choose_account(context.policy, context.call, context.tree, parameters, secret, owner)
 
@@ -76,9 +76,9 @@ class AccountAccess:
     async def _owner_of(self, account: str, policy: Policy, caller: str) -> str | None:
         """The owner of an account that the provider does not read: a constant one, or one that only
         `Paywitness-Account` names. It is the owner of the credential that made the account's oldest open operation,
-        else its newest paid one. If there is neither, it is the owner of the caller's. None: nobody knows whose that
-        credential was. Only what the journal says is remembered, because each of several sidecars may be called first
-        by somebody else."""
+        else its newest paid one. Without either it is the caller's owner. None: that credential has no known owner.
+        Only an owner from the journal is remembered, because each of several sidecars may get its first call from
+        another caller."""
         known = self._account_owners.get(account)
         if known is not None and known[0] > self.clock.mono():
             return known[1]

@@ -1,7 +1,7 @@
-"""Commands of an operator on credentials: that two of them are of one account, or that it is not so after all.
+"""Commands of an operator on credentials: two of them belong to one account (map), or do not after all (unmap).
 
-A credential is named by an operation that it made: nobody but the caller has its text. Who said so, and why, is kept in
-the timelines of the operations. The provider's own word goes before an operator's.
+A credential is named by an operation that it made, because only the caller has its text. The timelines of the
+operations record who gave the command and why. The provider's answer about a credential overrides an operator's.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from paywitness.journal.base import Journal, OperationChange
 
 @dataclass(frozen=True, slots=True)
 class CredentialView:
-    """What is known of the credential that made an operation."""
+    """The marks of the credential that made an operation."""
 
     operation: Operation
-    marks: dict[str, str]  # each with who said so
+    marks: dict[str, str]  # each mark with its source
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class CredentialCommands:
         return CredentialView(operation, await self.owners.marks(_key_of(operation)))
 
     async def map(self, operation_id: str, same_as: str, *, actor: str, reason: str, evidence: str) -> CredentialView:
-        """Say that the credentials that made two operations are of one account. Raises InvalidCommand,
+        """Record that the credentials that made two operations are of one account. Raises InvalidCommand,
         NoSuchOperation, JournalUnavailable."""
         actor, reason = valid_actor_and_reason(actor, _with_evidence(reason, evidence))
         first, other = await self._operation(operation_id), await self._operation(same_as)
@@ -53,7 +53,7 @@ class CredentialCommands:
         return await self.show(operation_id)
 
     async def unmap(self, operation_id: str, *, actor: str, reason: str, evidence: str) -> CredentialView:
-        """Forget what operators and control questions said of the credential that made an operation."""
+        """Remove the marks that operators and control questions gave to the credential that made an operation."""
         actor, reason = valid_actor_and_reason(actor, _with_evidence(reason, evidence))
         operation = await self._operation(operation_id)
         await self.owners.remove_peers(_key_of(operation))

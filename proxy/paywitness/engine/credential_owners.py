@@ -1,8 +1,8 @@
-"""Whose a credential is: asks the provider before a new credential's first claim, and writes down what it says.
+"""The owners of credentials: asks the provider before a new credential's first claim, and stores its answer.
 
-Asked once for all calls that wait for it, and for two seconds at most. What the provider refuses to say is remembered
-for an hour, a failed inquiry for half a minute. Only what it did say goes into the journal, so made-up credentials
-leave nothing there.
+One question serves all calls that wait for it, and they wait two seconds at most. A refusal by the provider is
+remembered for an hour, a failed question for half a minute. Only an owner that the provider named goes into the
+journal, so made-up credentials leave nothing there.
 """
 
 from __future__ import annotations
@@ -49,11 +49,12 @@ from paywitness.upstream.client import UpstreamClient
 from paywitness.upstream.request import WireRequest
 
 _log = logging.getLogger("paywitness.credentials")
-WAIT_S = 2.0  # of a call for the provider's word
-_KNOWN_FOR_S = 3600.0  # a credential does not change its owner; the journal is read again for what an operator said
+WAIT_S = 2.0  # how long a call waits for the provider's answer
+# A credential does not change its owner; then the journal is read again, because an operator may have mapped it.
+_KNOWN_FOR_S = 3600.0
 _REFUSED_FOR_S = 3600.0
 _FAILED_FOR_S = 30.0
-_SETTLED_MAX = 10_000  # credentials remembered by this sidecar
+_SETTLED_MAX = 10_000  # credentials whose result this sidecar remembers
 _WRITE_TRIES = 5
 _MarksChange = Callable[[dict[str, str]], dict[str, str]]
 _TIMEOUTS = UpstreamTimeouts(connect_s=WAIT_S, tls_s=WAIT_S, write_s=WAIT_S, first_byte_s=WAIT_S, body_idle_s=WAIT_S)
@@ -66,12 +67,14 @@ class CredentialOwners:
     vault: Vault
     clock: Clock
     tasks: Tasks
-    environment: Mapping[str, str] = field(default_factory=dict)  # of the credentials that `accounts:` lists
-    _settled: OrderedDict[str, tuple[float, str | None]] = field(default_factory=OrderedDict)  # until when, and owner
+    environment: Mapping[str, str] = field(default_factory=dict)  # holds the credentials that `accounts:` lists
+    # Until when, and the owner.
+    _settled: OrderedDict[str, tuple[float, str | None]] = field(default_factory=OrderedDict)
     _asking: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
     async def ask_first(self, policy: Policy, headers: Headers, within_s: float) -> str | None:
-        """See to it that the provider was asked whose the credential is; the owner, if it is known."""
+        """Ask the provider for the owner of the credential, unless that has been done. Returns the owner, if it is
+        known."""
         credential = credential_headers(headers)
         who_am_i = policy.accounts.who_am_i
         if who_am_i is None or not credential:
@@ -103,7 +106,7 @@ class CredentialOwners:
     async def _owner_of(
         self, key: str, policy: Policy, who_am_i: WhoAmI, credential: Headers
     ) -> tuple[str | None, float]:
-        """The owner, and for how long that is good."""
+        """The owner, and for how long to remember it."""
         with suppress(JournalUnavailable):
             known = owner_in(await self.marks(key))
             if known is not None:
@@ -118,7 +121,7 @@ class CredentialOwners:
         try:
             await self.add_marks(key, {mark: MarkSource.PROVIDER})
         except JournalUnavailable:
-            return None, 0.0  # the claim would not find it
+            return None, 0.0  # the mark is not in the journal, so the claim would not find it
         return mark, _KNOWN_FOR_S
 
     async def _ask(self, policy: Policy, who_am_i: WhoAmI, credential: Headers) -> Evidence:
@@ -137,18 +140,18 @@ class CredentialOwners:
         return {} if row is None else marks_from_text(row.text)
 
     async def add_marks(self, key: str, marks: Mapping[str, str]) -> None:
-        """Write down what was learnt of a credential, beside what is known of it."""
+        """Add marks to those that the journal has for a credential."""
         await self._rewrite(key, lambda known: _merged(known, marks))
 
     async def remove_peers(self, key: str) -> None:
-        """Forget what operators and control questions said of a credential. What the provider and the policy said
-        stays."""
+        """Remove the marks that operators and control questions gave to a credential. Those of the provider and the
+        policy stay."""
         stay = (OWNER_MARK, named_mark(""))
         await self._rewrite(key, lambda known: {mark: known[mark] for mark in known if mark.startswith(stay)})
 
     async def listed(self, book: PolicyBook) -> PolicyBook:
-        """The book, whose accounts know the credentials that they list; the journal then maps these too. A credential
-        that is listed no more keeps its account: it was rotated."""
+        """The book whose accounts know the credentials that they list, after the journal has been told to map them too.
+        A credential that is no longer listed keeps its account, because it was rotated."""
         secret = self.vault.identity_secret
         providers = [with_listed_credentials(each, self.environment, secret) for each in book.providers.values()]
         for provider in providers:
@@ -171,7 +174,7 @@ class CredentialOwners:
         raise JournalUnavailable("what is known of a credential changed too often to be written")
 
     async def relation(self, operation: Operation, policy: Policy, headers: Headers) -> CredentialRelation:
-        """What a credential is to the one that made the operation."""
+        """The relation of a credential to the one that made the operation."""
         mine = credential_in(headers, self.vault.identity_secret)
         if mine == operation.credential:
             return CredentialRelation.SAME
@@ -183,14 +186,15 @@ class CredentialOwners:
 
 
 def _with_names(known: dict[str, str], names: frozenset[str]) -> dict[str, str]:
-    """What is known of a credential, with the accounts that list it today and no others."""
+    """The marks of a credential, with the accounts that list it today and no others."""
     rest = {mark: source for mark, source in known.items() if not mark.startswith(named_mark(""))}
     return {**{named_mark(name): MarkSource.POLICY for name in sorted(names)}, **rest}
 
 
 def _merged(known: dict[str, str], marks: Mapping[str, str]) -> dict[str, str]:
     if any(mark.startswith(OWNER_MARK) and source == MarkSource.PROVIDER for mark, source in marks.items()):
-        known = {mark: known[mark] for mark in known if not mark.startswith(OWNER_MARK)}  # its latest word counts
+        # The provider's latest answer counts.
+        known = {mark: known[mark] for mark in known if not mark.startswith(OWNER_MARK)}
     return dict([*marks.items(), *((mark, known[mark]) for mark in known if mark not in marks)][:MARKS_MAX])
 
 
@@ -204,6 +208,7 @@ def _named_owner(who_am_i: WhoAmI, evidence: Evidence) -> str | None:
 
 
 def _is_refusal(evidence: Evidence) -> bool:
-    """Whether the provider will not say: also a success without the field. A limit or a fault of its own passes."""
+    """Whether the provider refuses to answer. A success without the field is a refusal too; a limit or a fault of the
+    provider is temporary."""
     response = evidence.response
     return response is not None and response.status_code < 500 and response.status_code not in {408, 429}

@@ -1,9 +1,9 @@
-"""Earlier rules for accounts: a policy that tells accounts otherwise than before must still find what was made before.
+"""Earlier rules for accounts: if a policy changes how it finds the account, earlier operations must still be found.
 
-The journal keeps each provider's rules in the order they were in force. A call whose identity differs under an earlier
-rule is looked for under that one first: if the journal knows its key, its guard or the payment that it acts on, the
-call goes on under the identity that it had then. That costs one round trip for each earlier rule, until the rule is
-forgotten with the last of what was made under it.
+The journal keeps each provider's rules in the order in which they were in force. If a call has another identity under
+an earlier rule, it is searched for under that rule first. If the journal knows its key, its guard or the payment that
+it acts on, the call continues under the identity that it had then. That costs one round trip for each earlier rule,
+until the last operation of that rule is forgotten, and the rule with it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from paywitness.journal.base import Journal, LedgerRow
 from paywitness.policy.book import PolicyBook, load_content
 from paywitness.secrets import Vault
 
-_RULES_MAX = 8  # of one provider; more edits than that within the life of a payment are not looked for
+_RULES_MAX = 8  # of one provider; operations from before more edits than that are not found
 
 
 def _row_key(provider: Provider) -> str:
@@ -34,7 +34,8 @@ def _row_key(provider: Provider) -> str:
 
 
 async def with_earlier_rules(journal: Journal, book: PolicyBook) -> PolicyBook:
-    """The book, whose policies know how accounts were told before. Kept before the book's own revisions are."""
+    """The book whose policies know the earlier rules for accounts. The rules are stored before the book's own
+    revisions."""
     providers = []
     for provider in book.providers.values():
         known = await _known_rules(journal, provider)
@@ -43,7 +44,7 @@ async def with_earlier_rules(journal: Journal, book: PolicyBook) -> PolicyBook:
 
 
 async def _known_rules(journal: Journal, provider: Provider) -> tuple[EarlierRule, ...]:
-    """The provider's rules, newest first, with the one of today written down among them."""
+    """The provider's rules, newest first. Today's rule is stored among them."""
     key = _row_key(provider)
     [row] = await journal.ledger_rows((key,))
     rules = list(_rules_from_text(row.text)) if row is not None else await _rule_before_rows(journal, provider)
@@ -51,12 +52,13 @@ async def _known_rules(journal: Journal, provider: Provider) -> tuple[EarlierRul
     wanted = (today, *(rule for rule in rules if rule != today))[:_RULES_MAX]
     if row is None or wanted != tuple(rules):
         version = 1 if row is None else row.version + 1
-        await journal.write_ledger_rows((LedgerRow(key, version, _rules_to_text(wanted)),))  # else a peer was faster
+        # If the write fails, another sidecar was faster.
+        await journal.write_ledger_rows((LedgerRow(key, version, _rules_to_text(wanted)),))
     return wanted
 
 
 async def _rule_before_rows(journal: Journal, provider: Provider) -> list[EarlierRule]:
-    """Of a journal that an earlier release wrote: the rule of the last revision in force."""
+    """The rule of the last revision in force, for a journal that an earlier release wrote."""
     for name in dict.fromkeys((provider.name, provider.key_name)):
         stored = await journal.latest_revision(name) if name else None
         if stored is None:
@@ -64,7 +66,7 @@ async def _rule_before_rows(journal: Journal, provider: Provider) -> list[Earlie
         try:
             return [_rule_of(load_content(stored.content.encode(), f"revision {stored.revision}"))]
         except PolicyError:
-            continue  # written by a version that read other files
+            continue  # a version with another file format wrote it
     return []
 
 
@@ -111,15 +113,16 @@ def _with_rules(provider: Provider, earlier: tuple[EarlierRule, ...]) -> Provide
 
 @dataclass(frozen=True, slots=True)
 class EarlierIdentities:
-    """Looks for calls under the identities that they had before."""
+    """Searches for calls under the identities that they had before."""
 
     journal: Journal
     vault: Vault
     clock: Clock
 
     async def adopt(self, context: CallContext) -> CallContext | None:
-        """The call under the earlier identity that the journal knows something of, if there is one. None: something is
-        known there, and it may be another account's, which the rule of then did not tell apart."""
+        """The call under the earlier identity that the journal knows, if there is one. None: the journal knows
+        something there that may belong to another account, because the earlier rule did not tell the two accounts
+        apart."""
         if not context.policy.accounts.earlier:
             return context
         parameters, secret = dict(context.parameters), self.vault.identity_secret
@@ -143,7 +146,7 @@ class EarlierIdentities:
         fresh = recognised.fresh_operation(context.fresh.id, self.clock.now())
         today_guard, guard = context.identity.guard, fresh.guard
         if guard is not None and today_guard is not None and guard.value == today_guard.value:
-            fresh = fresh.changed(guard=None)  # a merchant's, whatever the account: the claim asks it anyway
+            fresh = fresh.changed(guard=None)  # the same guard under either account: the claim checks it anyway
         request = ClaimRequest(
             fresh,
             context.token,
@@ -156,7 +159,7 @@ class EarlierIdentities:
         )
         claim = await self.journal.claim(request)
         if claim.verdict is ClaimVerdict.ANOTHER_OWNER:
-            return False  # not this owner's
+            return False  # another owner's
         if claim.verdict is not ClaimVerdict.ABSENT or claim.operation is not None:
             return True
         acts_on, today = recognised.payment.acts_on, context.payment_claim.acts_on

@@ -1,11 +1,11 @@
-"""Failpoints: the named points in the life of a call. A no-op in production; crash tests stop or kill the process
-there."""
+"""Failpoints: the named points in the life of a call. In production they are a no-op; crash tests stop or kill the
+process at them."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
-# In the order of a call's life. The three in the middle are reached inside the upstream client.
+# In the order of a call's life. The upstream client reaches the three in the middle.
 CALL_RECEIVED = "call_received"
 SENDING_RECORDED = "sending_recorded"
 UPSTREAM_CONNECTED = "upstream_connected"
@@ -34,7 +34,7 @@ class Failpoints(Protocol):
 
 
 class NoFailpoints:
-    """What runs in production."""
+    """The failpoints of production."""
 
     async def hit(self, name: str) -> None:
         return None

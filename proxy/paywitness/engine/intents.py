@@ -1,8 +1,8 @@
-"""Intents: whether a purchase may be paid (again, or elsewhere), said from every operation and payment of it.
+"""Intents: whether a purchase may be paid (again, or elsewhere), from all its operations and payments.
 
-The rule: it is safe only if no operation of it can be, or become, a payment, and each of its payments is given back
-(`payment_claims.hold_of_payment`). Whoever cannot be asked here (another journal, what retention has removed) is not
-spoken for, and the answer says so.
+The rule: paying is safe only if no operation of the purchase is, or can become, a payment, and each of its payments was
+given back (`payment_claims.hold_of_payment`). The answer cannot include what is not in this journal (another journal,
+rows that retention has removed), and it says so.
 """
 
 from __future__ import annotations
@@ -56,14 +56,16 @@ VisibleGuards = Callable[[str, Iterable[Operation]], Awaitable[frozenset[str] | 
 
 @dataclass(frozen=True, slots=True)
 class IntentView:
-    """What is known of a purchase."""
+    """The operations and payments of a purchase, as far as they are known."""
 
     intent: str
-    operations: tuple[Operation, ...]  # that bear the intent, newest first
+    operations: tuple[Operation, ...]  # those that have the intent, newest first
     payments: tuple[PaymentView, ...] = ()
-    paid_before: tuple[str, ...] = ()  # operations that paid it and were retired, and whose payment is not kept
-    complete: bool = True  # these are all that is known of it
-    shadow_providers: tuple[str, ...] = ()  # that it may have been paid at, and that nothing is recorded of
+    # Ids of operations that paid it and were retired, and whose payment is not stored.
+    paid_before: tuple[str, ...] = ()
+    complete: bool = True  # False: there are more operations than were read
+    # Providers in shadow mode: it may have been paid there, and nothing is recorded.
+    shadow_providers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +73,10 @@ class Intents:
     """Reads the journal; decides nothing."""
 
     journal: Journal
-    book: Callable[[], PolicyBook | None]  # the one in force: which providers a merchant has
+    book: Callable[[], PolicyBook | None]  # the book in force, which has the providers of a merchant
     payments: PaymentLookup
-    recently_rolled_back: Callable[[], bool] = _never  # others may still be putting back what the journal forgot
+    # Other sidecars may still be putting back what the journal forgot.
+    recently_rolled_back: Callable[[], bool] = _never
 
     async def describe(
         self,
@@ -82,8 +85,8 @@ class Intents:
         provider: str | None = None,
         guards_of: VisibleGuards | None = None,
     ) -> Reply:
-        """What a caller may know of a purchase. `merchant` and `provider` narrow it: order numbers of two shops may be
-        alike. `guards_of` says what of it whoever asks may be told."""
+        """The reply to a caller's question about a purchase. `merchant` and `provider` narrow it, because two shops may
+        have the same order number. `guards_of` gives the guards that the caller may see."""
         view = await self.read(intent, merchant, provider, guards_of)
         if isinstance(view, Reply):
             return view
@@ -97,7 +100,7 @@ class Intents:
         provider: str | None = None,
         guards_of: VisibleGuards | None = None,
     ) -> IntentView | Reply:
-        """What is known of a purchase, or why that cannot be said."""
+        """The purchase as it is known, or the reply that says why it is not."""
         providers = self._providers(merchant, provider)
         if not providers and (merchant is not None or provider is not None):
             return problem_reply(Problem.NOT_FOUND, "No policy in force names this merchant or provider.")
@@ -115,7 +118,7 @@ class Intents:
     async def _read(
         self, intent: str, providers: frozenset[str] | None, guards_of: VisibleGuards | None
     ) -> IntentView | None:
-        """None: whoever asks may not be told of it."""
+        """None: the caller may not see it."""
         label = intent_label(intent)
         scopes = [None] if providers is None else sorted(providers)
         found = [await self._operations_of(label, scope) for scope in scopes]
@@ -131,7 +134,7 @@ class Intents:
             each for each in (*(one.payment for one in operations), *(one.payment_id for one in remembered)) if each
         )
         found_by_id = {each: await self.payments.by_id(each) for each in ids}
-        # Two ids may have turned out to be one payment.
+        # Two ids may have become one payment.
         views = {view.payment.id: view for view in found_by_id.values() if view is not None}.values()
         kept = {each for each, view in found_by_id.items() if view is not None}
         paid = {operation.id for operation in operations if operation.state is State.SUCCEEDED}
@@ -160,7 +163,7 @@ class Intents:
         return tuple(each.name for each in known if each.observe and (providers is None or each.name in providers))
 
     def _providers(self, merchant: str | None, provider: str | None) -> frozenset[str] | None:
-        """The providers that are meant; None: all of them, also those that no policy names any more."""
+        """The providers that the question is about; None: all of them, also those that no policy names any more."""
         if merchant is None and provider is None:
             return None
         book = self.book()
@@ -173,7 +176,7 @@ class Intents:
 
 
 def intent_status(view: IntentView) -> dict[str, Any]:
-    """Whether the purchase may be paid, and what speaks against it."""
+    """Whether the purchase may be paid, and the reasons against it."""
     reasons = _reasons_against(view)
     notes = ([] if view.operations or view.payments or view.paid_before else [_NO_PAYMENT_KNOWN]) + (
         [] if view.complete else [_TOO_MANY_OPERATIONS]
@@ -191,7 +194,7 @@ def intent_status(view: IntentView) -> dict[str, Any]:
 
 
 def _has_intent(view: PaymentView, label: str) -> bool:
-    """Whether the payment is still this intent's: an update may have given its object to another."""
+    """Whether the payment is still this intent's: an update may have given its object to another intent."""
     intent = view.payment.intent
     return intent is None or intent.label == label
 
@@ -202,8 +205,8 @@ def _belongs_to(label: str, operation: Operation) -> bool:
 
 
 def _reasons_against(view: IntentView) -> list[dict[str, Any]]:
-    """What speaks against another payment: each operation that does; each payment that stands, once, whatever its
-    steps; and what was paid and is kept no longer."""
+    """The reasons against another payment: each operation that is one, each payment that holds (once, however many
+    steps it has), and each earlier payment whose record is gone."""
     holds = {
         operation_id: hold_of_payment(each.payment) for each in view.payments for operation_id in each.operations_by_id
     }
@@ -235,7 +238,7 @@ def _reason(operation: Operation, reason: str) -> dict[str, Any]:
 
 
 def _reason_of_payment(view: PaymentView) -> dict[str, Any]:
-    """The operation that paid, or the newest step. Of an adopted payment there is none."""
+    """The operation that paid, or the newest step. An adopted payment has neither."""
     steps = [operation for operation in view.operations if operation.kind.pays]
     payer = next((operation for operation in steps if operation.state is State.SUCCEEDED), steps[-1] if steps else None)
     if payer is not None:
@@ -250,7 +253,7 @@ def _reason_of_payment(view: PaymentView) -> dict[str, Any]:
 
 
 def _explanation(view: IntentView, reasons: list[dict[str, Any]]) -> str:
-    """The same in words: what stands of each payment, what is open, and when it may be paid again."""
+    """The same in sentences: the state of each payment, the open operations, and when it may be paid again."""
     sentences = [
         f"Payment {(each.payment.names or (each.payment.id,))[0]} at {each.payment.provider}. "
         f"{payment_sentences(each.payment)}"
@@ -265,8 +268,8 @@ def _explanation(view: IntentView, reasons: list[dict[str, Any]]) -> str:
 
 
 def unsafe_reason(operation: Operation, hold: IntentHold | None = None) -> str | None:
-    """Why another payment of its intent would not be safe; None if this operation does not speak against it. `hold`:
-    what its payment says, which then speaks for its successes; None: its payment is not kept."""
+    """Why another payment of its intent would not be safe; None if this operation is no reason. `hold` is the verdict
+    of its payment, which then counts for its successes; None: its payment is not stored."""
     if operation.incident is not None:
         return f"What is known of it contradicts itself ({operation.incident}). A person must look first."
     match operation.state:
@@ -277,10 +280,10 @@ def unsafe_reason(operation: Operation, hold: IntentHold | None = None) -> str |
         case State.PENDING:
             return "The provider accepted it and has not finished: it may still be paid."
         case State.REQUIRES_ACTION:
-            # If another step has paid it, its payment says what stands: there is nothing left to confirm.
+            # If another step has paid it, its payment shows that, and there is nothing left to confirm.
             return _MAY_STILL_CONFIRM if hold in {None, IntentHold.FREE} else None
         case State.SUCCEEDED:
-            # A payment that knows nothing of the success lags behind it: the success counts.
+            # If the payment shows no success, it lags behind the operation: the success counts.
             return "It is paid." if is_paid(operation) and hold in {None, IntentHold.FREE} else None
         case State.FAILED:
             return _PAID_ELSEWHERE if operation.paid_elsewhere and hold is None else None

@@ -1,6 +1,6 @@
-"""LimitsSync: twice a second the limits' stores hear what this sidecar counted, and say where the fleet stands.
+"""LimitsSync: twice a second it reports this sidecar's counts to the limit stores, and reads the state of the fleet.
 
-The first success after an outage pulls that provider's due inquiries forward: what is in doubt was asked about in vain.
+After an outage, the first success pulls that provider's due inquiries forward, because those of the outage failed.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from paywitness.telemetry.events import CircuitChanged
 
 _log = logging.getLogger("paywitness.limits")
 _EXPEDITED_MAX = 500
-_EXPEDITED_WITHIN_S = 5.0  # of a long outage much is in doubt: not all of it in one moment
-_EXPEDITE_EVERY_S = 60.0  # a look is a look: a provider that comes and goes must not use up the schedule
+_EXPEDITED_WITHIN_S = 5.0  # after a long outage many operations are in doubt; their inquiries are spread over this time
+# Each early inquiry uses up one of the schedule, so a provider that keeps failing and recovering must not use up all.
+_EXPEDITE_EVERY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class LimitsSync:
             self.telemetry.emit(
                 CircuitChanged(change.provider, change.group, change.before, change.after, change.fleet)
             )
-            self.due_times.operations.set()  # it may refuse inquiries no more
+            self.due_times.operations.set()  # the circuit may let inquiries through now
             if change.recovered:
                 self.gate.recovered.add(change.provider)
         for provider in sorted(self.gate.recovered):
@@ -60,7 +61,7 @@ class LimitsSync:
             try:
                 expedited = await self.journal.expedite(provider, within_s=_EXPEDITED_WITHIN_S, limit=_EXPEDITED_MAX)
             except JournalUnavailable:
-                return  # the next time
+                return  # the next round tries again
             self.gate.recovered.discard(provider)
             self.expedited_mono[provider] = self.clock.mono()
             if expedited:

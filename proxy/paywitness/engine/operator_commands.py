@@ -1,9 +1,9 @@
-"""Operator commands: what a person does with an operation. Every action has an actor and a reason, and is a line of its
+"""Operator commands: a person's actions on operations. Every action has an actor and a reason, and is an entry of the
 timeline.
 
-The rule that must hold: an action is taken over exactly the version that its operator saw. Where somebody was faster,
-be it another operator, a webhook or the resolver, nothing is written and the operator is told what is now true. None of
-them sends anything itself: `inquire` and `cancel` make the operation due, and the resolver does the rest.
+The rule that must hold: a command runs on exactly the version that its operator saw. If somebody else was faster
+(another operator, a webhook, the resolver), nothing is written, and the operator gets the present state. No command
+sends anything itself: `inquire` and `cancel` make the operation due, and the resolver does the rest.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from paywitness.telemetry.emitter import Telemetry
 from paywitness.telemetry.events import EvidenceKind, transition_events
 
 REASON_LENGTH_MIN, REASON_LENGTH_MAX = 3, 1000
-EVIDENCE_LENGTH_MIN = 10  # "checked" is no evidence; what was seen, and where, takes a few words
+EVIDENCE_LENGTH_MIN = 10  # "checked" is no evidence: saying what was seen and in which place takes a few words
 ACTOR_LENGTH_MAX = 100
 REFERENCE_LENGTH_MAX = 255
 BULK_MAX = 500
 _PAGE_SIZE = 200
-_OPERATOR_RULE = "operator"  # the rule's name of what a person found
+_OPERATOR_RULE = "operator"  # the name of the rule for a person's finding
 
 
 class InvalidCommand(PaywitnessError):
-    """The order itself cannot be followed: something is missing from it, or too long."""
+    """The command itself cannot be run: a part of it is missing or too long."""
 
 
 class ActionNotAllowed(PaywitnessError):
@@ -63,7 +63,7 @@ class ActionNotAllowed(PaywitnessError):
 
 
 class VersionConflict(PaywitnessError):
-    """Somebody was faster. Nothing was written; `entry` is the change that now stands last."""
+    """Somebody was faster. Nothing was written; `entry` is the last change."""
 
     def __init__(self, operation: Operation, entry: HistoryEntry | None) -> None:
         super().__init__(operation.id)
@@ -76,7 +76,7 @@ class NoSuchOperation(PaywitnessError):
 
 
 def valid_actor_and_reason(actor: str, reason: str) -> tuple[str, str]:
-    """Who and why, fit to be kept. Raises InvalidCommand."""
+    """The actor and the reason, ready to be stored. Raises InvalidCommand."""
     _check_printable("actor", actor)
     _check_printable("reason", reason)
     if not 1 <= len(actor.strip()) <= ACTOR_LENGTH_MAX:
@@ -95,17 +95,17 @@ def _check_printable(name: str, text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class OperatorCommand:
-    """What a person wants done, by whom and why."""
+    """One command of a person: the action, by whom and why."""
 
     action: OperatorAction
     actor: str
     reason: str
-    succeeded: bool | None = None  # of `resolve`: how it ended. Of `close-incident` too, if that is in question
-    evidence: str = ""  # of `resolve`: what was seen, and where
-    reference: str | None = None  # of `resolve`: the provider's name for it
+    succeeded: bool | None = None  # of `resolve`: how it ended. Of `close-incident` too, if the end is in question
+    evidence: str = ""  # of `resolve`: what was seen, and in which place
+    reference: str | None = None  # of `resolve`: the provider's name for the payment
 
     def validated(self) -> OperatorCommand:
-        """The order, fit to be kept: nothing missing, nothing endless, no card number in what a person pasted."""
+        """The command, ready to be stored: nothing missing or too long, and no card number in pasted text."""
         actor, reason, evidence = validated_texts(self.actor, self.reason, self.evidence)
         self._check_resolution()
         return replace(self, actor=actor, reason=reason, evidence=evidence)
@@ -127,7 +127,7 @@ class OperatorCommand:
 
 
 def validated_texts(actor: str, reason: str, evidence: str) -> tuple[str, str, str]:
-    """Who, why and what was seen, fit to be kept. Raises InvalidCommand."""
+    """The actor, the reason and the evidence, ready to be stored. Raises InvalidCommand."""
     _check_printable("evidence", evidence)
     return *valid_actor_and_reason(actor, reason), redact(evidence.strip())
 
@@ -154,16 +154,16 @@ class BulkRefusal:
 
 @dataclass(slots=True)
 class BulkResult:
-    """What an order for many came to, or would come to."""
+    """The result of a bulk command, or of its dry run."""
 
-    operations: list[Operation] = field(default_factory=list)  # that it is offered for
+    operations: list[Operation] = field(default_factory=list)  # those that the command is offered for
     done: int = 0
     refused: list[BulkRefusal] = field(default_factory=list)
-    has_more: bool = False  # others fit the filters, beyond the limit
+    has_more: bool = False  # more operations fit the filters than the limit allows
 
     @property
     def money(self) -> dict[str, Money]:
-        """What is at stake, by currency."""
+        """The amounts of these operations, by currency."""
         totals: dict[str, Money] = {}
         for money in (operation.money for operation in self.operations if operation.money is not None):
             earlier = totals.get(money.currency, Money(0, money.currency))
@@ -173,22 +173,22 @@ class BulkResult:
 
 @dataclass(frozen=True, slots=True)
 class CommandExecutor:
-    """The hands of an operator."""
+    """Runs the commands of operators."""
 
     journal_writer: JournalWriter
     external_evidence: ExternalEvidenceRecorder
     journal: Journal
     pinned: PinnedPolicies
-    book: Callable[[], PolicyBook | None]  # the one in force
+    book: Callable[[], PolicyBook | None]  # the book in force
     clock: Clock
     telemetry: Telemetry
 
     async def policy_of(self, operation: Operation) -> Policy | None:
-        """What the operation is pinned to; None where that cannot be read."""
+        """The policy that the operation is pinned to; None if it cannot be read."""
         return await self.pinned.policy_from_book(operation, self.book() or PolicyBook.of(()))
 
     async def execute(self, operation_id: str, command: OperatorCommand, version: int | None = None) -> Operation:
-        """Run one command over exactly this version, or over the one that is read now. Raises InvalidCommand,
+        """Run one command on exactly this version, or on the version that is read now. Raises InvalidCommand,
         ActionNotAllowed, VersionConflict, NoSuchOperation, JournalUnavailable."""
         command = command.validated()
         operation = await self.journal.read(operation_id)
@@ -207,8 +207,9 @@ class CommandExecutor:
         limit: int,
         only_ids: Collection[str] | None = None,
     ) -> BulkResult:
-        """Run a command for all that fit the filters, one after the other. `only_ids`: those that the operator has
-        seen; what fits and was not seen is left alone. What cannot be done is told; the rest is done."""
+        """Run a command for all operations that fit the filters, one after the other. `only_ids`: those that the
+        operator has seen; others that fit are left alone. Operations that refuse the command are reported; the rest is
+        done."""
         command = command.validated()
         result = await self._select(listing, command, limit, only_ids)
         if dry_run:
@@ -274,7 +275,7 @@ class CommandExecutor:
             because=f"operator_{command.action.replace('-', '_')}",
             note=command.reason,
             actor=command.actor,
-            # A reply that was kept for another end than this one is not true any more.
+            # A reply that was stored for another end than this one is no longer true.
             sealed_response=b"" if changes_replay(operation, after) and operation.state.ended else None,
         )
         recorded = await self.journal_writer.try_write(change)
@@ -317,7 +318,7 @@ _CHECKING_ACTIONS = frozenset({OperatorAction.INQUIRE, OperatorAction.CANCEL})
 
 
 def _refusal_of(command: OperatorCommand, operation: Operation, policy: Policy | None) -> str | None:
-    """Why the command cannot be run for the operation as it stands; None if it can."""
+    """Why the command cannot be run for the operation as it is; None if it can."""
     why = unavailable_reason(command.action, operation, policy)
     if why is None and command.action is OperatorAction.CLOSE_INCIDENT:
         if command.succeeded is None:
@@ -330,7 +331,7 @@ def _refusal_of(command: OperatorCommand, operation: Operation, policy: Policy |
 
 
 def _changed_by(operation: Operation, command: OperatorCommand) -> tuple[Operation, tuple[Event, ...]]:
-    """The operation as the command leaves it, and the events that the command is."""
+    """The operation after the command, and the events of the command."""
     match command.action:
         case OperatorAction.PARK:
             event = Event.OPERATOR_PARKED
@@ -346,7 +347,7 @@ def _changed_by(operation: Operation, command: OperatorCommand) -> tuple[Operati
 
 
 def describe_conflict(error: VersionConflict) -> str:
-    """What is now true, and who made it so."""
+    """The present state of the operation, and who caused it."""
     state = error.operation.state.replace("_", " ")
     entry = error.entry
     if entry is None:

@@ -1,12 +1,13 @@
-"""The outbox: what changes tell, delivered to one HTTP sink as signed CloudEvents. At least once, never dropped.
+"""The outbox: delivers announcements to one HTTP sink as signed CloudEvents. At least once; none is ever dropped.
 
-A change and what it tells are one write, so nothing is lost between the two; here it is only read and sent. How far the
-sink has come is a cursor in the journal, moved over what was taken without a gap: after a crash the rest is sent again
-under the same ids. Events of one operation go strictly one after the other; those of different operations side by side.
-A sink that is down holds up one page, which is all that is kept in memory.
+A change and its announcement are one write, so nothing is lost between the two. This module only reads and sends. The
+cursor in the journal is the position of the sink: everything up to it was delivered, without a gap. After a crash the
+rest is sent again under the same ids. Events of one operation go strictly one after the other, those of different
+operations side by side. A sink that is down holds up one page, and no more than that is kept in memory.
 
-Of a fleet one delivers at a time: whoever holds the cursor. It is held for a while and held on to; when its holder is
-gone the next one goes on from the cursor. Whoever lost it offers nothing any more, and cannot move it.
+In a fleet one sidecar delivers at a time: the holder of the cursor. It holds the cursor by a lease and renews it. When
+the holder is gone, the next sidecar continues from the cursor. A sidecar that lost the cursor sends nothing more, and
+cannot move it.
 """
 
 from __future__ import annotations
@@ -43,15 +44,17 @@ CURSOR = "sink"
 PAGE_SIZE = 200  # a page of events is half a megabyte at most
 CONCURRENT_OPERATIONS_MAX = 8  # operations delivered side by side
 _RETRY_AFTER_S = 0.3  # if the journal did not answer
-_CURSOR_EVERY = 25  # events between two moves of the cursor: what is sent twice after a crash
+_CURSOR_EVERY = 25  # events between two moves of the cursor, and so at most what is sent twice after a crash
 _GONE = 410
-CURSOR_LEASE_S = 15.0  # after a deliverer's death nothing is told for so long, and until the next one looks
-RENEWALS_PER_LEASE = 3  # two renewals may fail; and how often those who do not hold the cursor ask for it
+# After the deliverer dies, nothing is delivered for this long and until the next sidecar asks for the cursor.
+CURSOR_LEASE_S = 15.0
+# Two renewals may fail. A sidecar that does not hold the cursor asks for it at the same interval.
+RENEWALS_PER_LEASE = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """Where events go. Raises SettingsError for what cannot be delivered to."""
+    """The address that gets the events. Raises SettingsError if nothing can be delivered to it."""
 
     url: str
     secret: bytes = field(repr=False)  # of the Standard Webhooks scheme: whsec_<base64>, or the key's bytes
@@ -77,12 +80,12 @@ class Sink:
 
 
 class _Page:
-    """What was read, how much of it was taken, and how far the cursor may go."""
+    """A page of events that was read, how much of it was delivered, and how far the cursor may go."""
 
     def __init__(self, rows: Iterable[AnnouncementRow]) -> None:
         self._waiting = deque(row.seq for row in rows)
         self._delivered: set[int] = set()
-        self.delivered_seq = 0  # everything up to here was taken
+        self.delivered_seq = 0  # everything up to here was delivered
         self.unsaved = 0
 
     def __len__(self) -> int:
@@ -98,12 +101,12 @@ class _Page:
 
 @dataclass(slots=True)
 class _CursorLease:
-    """The right to deliver, and how far the sink has come under it."""
+    """The right to deliver, and the position of the sink under it."""
 
     token: str
-    expires_boot: float  # by our own clock, from before it was asked for: it ends before the journal's
+    expires_boot: float  # by our own clock, from before the request, so that it ends before the journal's
     delivered_seq: int
-    saved_seq: int  # by the journal, which may not have answered
+    saved_seq: int  # the position that the journal has confirmed
 
 
 @dataclass(slots=True)
@@ -122,7 +125,7 @@ class Outbox:
     _lease: _CursorLease | None = None
 
     async def keep_delivering(self) -> None:
-        """Deliver for ever, whenever it is ours to do. A journal that does not answer is asked again."""
+        """Deliver for ever, while this sidecar holds the cursor. If the journal does not answer, try again."""
         try:
             while True:
                 await self.clock.sleep(await self._deliver_once())
@@ -130,8 +133,8 @@ class Outbox:
             await self._release_cursor()
 
     async def _deliver_once(self) -> float:
-        """Deliver a page, where it is ours to do; how long to wait for the next. Whoever holds the cursor and has
-        nothing to deliver sleeps until something is announced, or the cursor is to be renewed."""
+        """Deliver a page, if this sidecar holds the cursor. Returns how long to wait for the next. A holder with
+        nothing to deliver sleeps until something is announced, or until the cursor must be renewed."""
         try:
             delivered = await self.deliver_page()
         except JournalUnavailable:
@@ -148,8 +151,8 @@ class Outbox:
         return 0.0
 
     async def deliver_page(self) -> int | None:
-        """Deliver what waits, at most a page, and return when all of it was taken: how many. None where it is not ours
-        to deliver, or is not any more."""
+        """Deliver at most one page of waiting events, and return their number when all were delivered. None if this
+        sidecar does not hold the cursor, or has lost it."""
         lease = await self._take_cursor()
         if lease is None:
             return None
@@ -167,15 +170,15 @@ class Outbox:
                     return None
         finally:
             delivery.cancel()
-            await asyncio.wait({delivery})  # nothing is offered any more when the cursor is another's
+            await asyncio.wait({delivery})  # nothing more is sent once another sidecar has the cursor
         await delivery
         await self._save_cursor(page, lease)
         return len(rows) if self._holds_cursor(lease) else None
 
-    # Whose it is to deliver.
+    # The cursor.
 
     async def _take_cursor(self) -> _CursorLease | None:
-        """Hold the cursor, or hold on to it; None where another one does."""
+        """Take the cursor, or renew it; None if another sidecar holds it."""
         requested_boot = self.clock.boot()
         lease = self._lease
         if lease is not None and lease.expires_boot <= requested_boot:
@@ -183,7 +186,7 @@ class Outbox:
             lease = None
         if lease is not None and lease.expires_boot - requested_boot > self.lease_s * (1 - 1 / RENEWALS_PER_LEASE):
             return lease
-        self._token = self._token or self.randomness.token()  # a reply that was lost is asked for again
+        self._token = self._token or self.randomness.token()  # the same token again, if the answer to it was lost
         delivered_seq = await self.journal.take_cursor(CURSOR, self._token, self.lease_s)
         if delivered_seq is None:
             self._lose_cursor()
@@ -196,7 +199,8 @@ class Outbox:
         return lease
 
     def _lose_cursor(self) -> None:
-        """A token holds once. What the sink took under it and the journal does not know comes again."""
+        """Forget the cursor and its token, which is good once. Events that the sink took and the journal does not know
+        come again."""
         if self._lease is not None:
             _log.warning("the right to deliver events has run out; it is asked for anew", extra=REPEATS)
             self.telemetry.emit(OutboxDelivered(0, failed=False, lag=0))
@@ -206,7 +210,8 @@ class Outbox:
         return self._lease is lease and lease.expires_boot > self.clock.boot()
 
     async def _renew_cursor(self, lease: _CursorLease) -> bool:
-        """Whether it is ours after having been asked for again. A silent journal leaves us what we had."""
+        """Whether this sidecar still holds the cursor after renewing it. If the journal does not answer, the old lease
+        counts."""
         try:
             await self._take_cursor()
         except JournalUnavailable:
@@ -214,12 +219,12 @@ class Outbox:
         return self._holds_cursor(lease)
 
     async def _release_cursor(self) -> None:
-        """Let the next one deliver at once."""
+        """Release the cursor, so that the next sidecar can deliver at once."""
         if self._lease is not None:
             with suppress(JournalUnavailable):
                 await self.journal.take_cursor(CURSOR, self._lease.token, 0.0)
 
-    # The delivering.
+    # The delivery.
 
     async def _deliver_all(self, rows: Sequence[AnnouncementRow], page: _Page, lease: _CursorLease) -> None:
         by_operation: dict[str, list[AnnouncementRow]] = {}
@@ -242,8 +247,8 @@ class Outbox:
                     await self._save_cursor(page, lease)
 
     async def _deliver(self, row: AnnouncementRow, page: _Page, lease: _CursorLease) -> bool:
-        """Offer the events of one change, one after the other, each until it is taken; False if they are not ours any
-        more."""
+        """Send the events of one change, one after the other, each until it is delivered. False if another sidecar has
+        the cursor now."""
         if row.entry.announcement is None:
             return True
         for event in cloud_events(row.operation, row.entry):
@@ -263,7 +268,8 @@ class Outbox:
             why = _why_not_taken(evidence)
             _log.debug("the sink did not take event %s (%s, try %d); next in %.1f s", event_id, why, attempts, wait_s)
             self.telemetry.emit(OutboxDelivered(1, failed=True, lag=len(page), why=why, gone=_is_gone(evidence)))
-            await self._save_cursor(page, lease)  # who goes on while the sink is down need not repeat what was taken
+            # So that a sidecar that continues while the sink is down need not send these again.
+            await self._save_cursor(page, lease)
             await self.clock.sleep(wait_s)
         return False
 
@@ -277,7 +283,8 @@ class Outbox:
         return await self.upstream.send(self.sink.origin, request, self.sink.timeouts)
 
     async def _save_cursor(self, page: _Page, lease: _CursorLease) -> None:
-        """Move the cursor over what was taken without a gap. A journal that does not answer is told later."""
+        """Move the cursor over the events that were delivered without a gap. If the journal does not answer, do it
+        later."""
         async with self._save_lock:
             if page.unsaved == 0:
                 return
@@ -291,7 +298,7 @@ class Outbox:
                 page.unsaved -= saved
 
     async def _move_cursor(self, lease: _CursorLease) -> bool:
-        """Tell the journal how far the sink has come; False where that is not ours to say any more."""
+        """Write the sink's position to the journal. False if this sidecar no longer holds the cursor."""
         delivered_seq = lease.delivered_seq
         if not await self.journal.move_cursor(CURSOR, delivered_seq, lease.token):
             if self._lease is lease:

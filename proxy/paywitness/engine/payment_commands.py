@@ -1,8 +1,8 @@
-"""What an operator does with a payment: adopt one that did not come through us, declare that nobody has paid it, and
-state a number of a balance.
+"""Commands of an operator on a payment: adopt one that did not come through us, declare that nobody has paid it, and
+state a number of its balance.
 
-A payment may have no operation of ours, so that the journal keeps who did it and why in a row of its own, beside the
-payment and in the same step. Nothing here moves money. To adopt sends one inquiry, which is safe to repeat.
+A payment may have no operation of ours. So the journal records the actor and the reason in a row of its own, beside the
+payment and in the same step. Nothing here moves money. Adopting sends one inquiry, which is safe to repeat.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class NotAdopted(PaywitnessError):
 
 
 class PaymentKnown(PaywitnessError):
-    """The name belongs to a payment, or to an operation, that is known here."""
+    """The name belongs to a payment or an operation that the journal knows."""
 
 
 class NoSuchPayment(PaywitnessError):
@@ -80,7 +80,7 @@ class NoSuchPayment(PaywitnessError):
 
 
 class PaymentChanged(PaywitnessError):
-    """Somebody was faster. Nothing was written; `view` is how the payment now stands."""
+    """Somebody was faster. Nothing was written; `view` is the payment as it is now."""
 
     def __init__(self, view: PaymentView) -> None:
         super().__init__(view.payment.id)
@@ -93,7 +93,7 @@ class AdoptCommand:
     provider: str
     actor: str
     reason: str
-    account: str = ""  # its name, or its id; empty: the account of calls that name none
+    account: str = ""  # its name or its id; empty: the account of calls that name none
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class NotPaidCommand:
 @dataclass(frozen=True, slots=True)
 class _Account:
     id: str
-    headers: Headers = ()  # that tell the provider whose account it is
+    headers: Headers = ()  # the headers that name the account to the provider
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +165,8 @@ class PaymentCommands:
         return known[name]
 
     async def _account(self, policy: Policy, named: str) -> _Account:
-        """Whose payment it is. A named account is told to the provider by the header that the policy names; if calls
-        have named it in one way only, it is that one."""
+        """The account of the payment. The provider gets a named account in the header that the policy names. If calls
+        have named the account in only one way, that way counts."""
         secret = self.lookup.identity_secret
 
         def account(headers: Headers, option: str | None = None) -> _Account:
@@ -205,8 +205,8 @@ class PaymentCommands:
             raise PaymentKnown(f"It was made through here, by operation {ours.id}: `ops show {ours.id}` shows it.")
 
     def _asked(self, policy: Policy, account: _Account, reference: str) -> Operation:
-        """What the inquiry is about: an operation that is never journalled, and of which only the reference is known.
-        Its id becomes that of the payment."""
+        """The operation for the inquiry. It is never journalled, and only its reference is known. Its id becomes the id
+        of the payment."""
         now = self.journal_clock.now()
         operation_id = self.randomness.operation_id(now)
         return empty_operation(operation_id, now).changed(
@@ -225,7 +225,7 @@ class PaymentCommands:
     async def _inquire(
         self, asked: Operation, policies: tuple[Policy, ...], account: _Account
     ) -> tuple[FoundObject, Policy]:
-        """The first way to ask that finds it; else what the last one said."""
+        """The result of the first inquiry that finds it; else that of the last one."""
         request = StoredRequest("GET", "/", account.headers, b"")
         result: InquiryResult | None = None
         for policy in policies:
@@ -240,8 +240,8 @@ class PaymentCommands:
     def _shown(
         self, asked: Operation, policy: Policy, classification: Classification, found: Tree, reference: str
     ) -> tuple[tuple[PaymentName, ...], ShownBalance]:
-        """What the object shows of the payment, and its names. When it was authorised is not known, so that only a date
-        of its own says when that expires."""
+        """The values that the object shows of the payment, and its names. The time of the authorization is not known,
+        so only a date in the object says when it expires."""
         rules = replace(policy.payment, authorization_expires_s=None)
         fit, now = policy.classify.fit, self.journal_clock.now()
         money = None
@@ -292,7 +292,7 @@ class PaymentCommands:
         raise NotAdopted("Others change this payment again and again. Try it later.")
 
     async def _kept_rows(self, payment: Payment, asked: Operation) -> list[LedgerRow]:
-        """What keeps the intent of an adopted payment from being paid again: there is no operation that would."""
+        """The row that prevents a second payment of an adopted payment's intent, since no operation holds it."""
         intent = payment.intent
         if intent is None or intent.after_success is not RepeatPaymentRule.BLOCK:
             return []
@@ -302,8 +302,8 @@ class PaymentCommands:
     # --- not paid
 
     async def declare_unpaid(self, payment_id: str, command: NotPaidCommand, version: int | None = None) -> PaymentView:
-        """Say that nobody has paid what the provider called "already done": it holds its intent no longer, and its
-        incident is closed. Raises InvalidCommand, CorrectionRefused, NoSuchPayment, PaymentChanged,
+        """Record that nobody has paid what the provider called "already done". The payment then no longer holds its
+        intent, and its incident is closed. Raises InvalidCommand, CorrectionRefused, NoSuchPayment, PaymentChanged,
         JournalUnavailable."""
         actor, reason, evidence = validated_texts(command.actor, command.reason, command.evidence)
         check_evidence(command.evidence, "That nobody has paid is said by evidence alone")
@@ -317,8 +317,8 @@ class PaymentCommands:
         return await self._view(payment_id)
 
     async def _close_unverified(self, operation_id: str, actor: str, reason: str) -> None:
-        """Close the incident that asked for a person. It frees nothing by itself, so that one which somebody changes at
-        the same time may stay open."""
+        """Close the incident that asked for a person. That frees nothing by itself, so if somebody changes the
+        operation at the same time, the incident may stay open."""
         operation = await self.journal.read(operation_id)
         if operation is None or operation.incident != IncidentKind.UNVERIFIED_PAYMENT:
             return
@@ -339,8 +339,8 @@ class PaymentCommands:
     # --- balance
 
     async def state_balance(self, payment_id: str, command: BalanceCommand, version: int | None = None) -> PaymentView:
-        """Make the payment say what a person has seen. Raises InvalidCommand, CorrectionRefused, NoSuchPayment,
-        PaymentChanged, JournalUnavailable."""
+        """Set numbers of the balance to what a person has seen. Raises InvalidCommand, CorrectionRefused,
+        NoSuchPayment, PaymentChanged, JournalUnavailable."""
         actor, reason, evidence = validated_texts(command.actor, command.reason, command.evidence)
         check_evidence(command.evidence, "A number is stated by evidence alone")
         row, before = await self._read(payment_id, version)
@@ -356,7 +356,7 @@ class PaymentCommands:
         return await self._view(payment_id)
 
     async def _read(self, payment_id: str, version: int | None) -> tuple[LedgerRow, Payment]:
-        """The payment as it stands, at the version that the operator has seen."""
+        """The payment as it is now, at the version that the operator has seen."""
         [row] = await self.journal.ledger_rows((payment_key(payment_id),))
         if row is None:
             raise NoSuchPayment(payment_id)
@@ -365,7 +365,7 @@ class PaymentCommands:
         return row, await self.lookup.current(payment_from_row(row))
 
     async def _write(self, payment: Payment, entry: PaymentCommandEntry, rows: list[LedgerRow]) -> bool:
-        """Write the rows, and with them who did it and why; False: somebody was faster."""
+        """Write the rows, together with the actor and the reason. False: somebody was faster."""
         [before] = await self.journal.ledger_rows((commands_key(payment.id),))
         written = await self.journal.write_ledger_rows((*rows, commands_row(payment.id, entry, before)))
         if written:
@@ -383,7 +383,7 @@ class PaymentCommands:
 
 @dataclass(frozen=True, slots=True)
 class _Adoption:
-    """What an inquiry has shown of a payment that is adopted."""
+    """The values that an inquiry has shown of a payment that is adopted."""
 
     asked: Operation
     names: tuple[PaymentName, ...]  # the one that was asked for first
@@ -393,7 +393,7 @@ class _Adoption:
     reason: str
 
     def applied_to(self, known: Payment | None) -> Payment:
-        """Raises PaymentKnown if it became ours meanwhile."""
+        """The payment after the adoption. Raises PaymentKnown if it became ours meanwhile."""
         refusal = adoption_refusal(known) if known is not None else None
         if refusal is not None:
             raise PaymentKnown(f"{refusal}.")
@@ -403,7 +403,7 @@ class _Adoption:
 
 
 def _policies_by_reference(provider: Provider) -> tuple[Policy, ...]:
-    """Its paying operations, each with the inquiries that need nothing but a reference; each inquiry once."""
+    """The provider's paying operations, each with the inquiries that need only a reference; each inquiry once."""
     policies: list[Policy] = []
     for policy in provider.policies:
         ways = tuple(each for each in policy.inquiries if policy.kind.pays and _is_by_reference(each))
@@ -423,7 +423,8 @@ def _is_by_reference(inquiry: Inquiry) -> bool:
 
 def _not_found_words(command: AdoptCommand, found: FoundObject) -> str:
     finding, where = found.finding, f"{command.reference} at {command.provider}"
-    if finding.kind is FindingKind.MISSED or found.gone:  # the operator named the reference, not the provider
+    # gone: for an operator's reference it means "not found", because the provider never named it to us.
+    if finding.kind is FindingKind.MISSED or found.gone:
         return (
             f"{command.provider} knows no {command.reference}. Check the reference and the account (--account), and "
             "that it names the payment, not a refund or a capture of it. Nothing was changed."

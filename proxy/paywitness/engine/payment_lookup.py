@@ -1,8 +1,8 @@
-"""Payments as people and callers ask for them: by id, by a name that the provider knows, by their intent. Reads the
-journal; decides nothing.
+"""Payments as people and callers ask for them: by id, by a name that the provider knows, by their intent. It reads the
+journal, and decides nothing.
 
-A name alone does not say whose account it is. It is looked for in the account of calls that name none, and in the
-accounts of the operations that bear it.
+A name alone does not give the account. It is searched for in the account of calls that name none, and in the accounts
+of the operations that have the name.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from paywitness.journal.ledger import (
 from paywitness.journal.tombstones import RememberedPayment, remembered_payments
 from paywitness.policy.book import PolicyBook
 
-_OPERATIONS_MAX = 200  # of one payment; a marketplace makes some dozens of partial refunds
-_TIMELINE_MAX = 2_000  # entries of one payment; the newest
-_GUARDS_MAX = 200  # scopes in which an intent is looked for
+_OPERATIONS_MAX = 200  # of one payment; a marketplace makes a few dozen partial refunds
+_TIMELINE_MAX = 2_000  # the newest entries of one payment
+_GUARDS_MAX = 200  # scopes in which an intent is searched for
 _ACCOUNT_ID = re.compile(r"[0-9a-f]{32}\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class PaymentView:
-    """A payment with its operations, as far as they are kept: the newest of them. `version` is that of its row."""
+    """A payment with its newest operations, as far as they are stored. `version` is that of its row."""
 
     payment: Payment
     version: int
@@ -49,7 +49,7 @@ class PaymentView:
 
 @dataclass(frozen=True, slots=True)
 class PaymentHistoryEntry:
-    """One line of a payment's timeline: a change of one of its operations, or what a person did with the payment."""
+    """One entry of a payment's timeline: a change of one of its operations, or a person's command on the payment."""
 
     at: float
     operation: Operation | None = None
@@ -66,7 +66,7 @@ class PaymentLookup:
     # --- payments
 
     async def by_id(self, payment_id: str) -> PaymentView | None:
-        """The payment of this id, or the one that it turned out to be."""
+        """The payment with this id, or the payment that it was merged into."""
         [row] = await self.journal.ledger_rows((payment_key(payment_id),))
         if row is None:
             return None
@@ -74,7 +74,7 @@ class PaymentLookup:
         return PaymentView(payment, row.version, await self._operations_of(payment))
 
     async def current(self, payment: Payment) -> Payment:
-        """The payment without movements that an expired lease has ended since it was written."""
+        """The payment without the movements that an expired lease has ended since it was written."""
         found = [await self.journal.read(movement.operation_id) for movement in payment.reserved()]
         return reconciled(payment, {operation.id: operation for operation in found if operation is not None})
 
@@ -83,14 +83,15 @@ class PaymentLookup:
         found = {operation.id: operation for operation in listed}
         named = {*payment.steps, *(movement.operation_id for movement in payment.movements)} - found.keys()
         for operation_id in sorted(named, reverse=True)[: _OPERATIONS_MAX - len(found)]:
-            operation = await self.journal.read(operation_id)  # one that bears the id of a payment that was this one
+            # One that has the id of a payment that was merged into this one.
+            operation = await self.journal.read(operation_id)
             if operation is not None:
                 found[operation_id] = operation
         return tuple(found[operation_id] for operation_id in sorted(found))
 
     async def find(self, text: str, provider: str | None = None, account: str | None = None) -> tuple[str, ...]:
-        """The ids of the payments that this may mean: a payment's id, an operation's, or a provider's name for one.
-        `account` is a name or an id."""
+        """The ids of the payments that this text may mean: a payment's id, an operation's, or a provider's name for a
+        payment. `account` is a name or an id."""
         [row] = await self.journal.ledger_rows((payment_key(text),))
         if row is not None:
             return (payment_from_row(row).id,)
@@ -119,8 +120,8 @@ class PaymentLookup:
     async def timeline(
         self, payments: Iterable[PaymentView], operations: Iterable[Operation] = ()
     ) -> tuple[PaymentHistoryEntry, ...]:
-        """What happened to payments, by time: the changes of all their operations and of these others, and what people
-        did with the payments."""
+        """The history of payments, by time: the changes of all their operations and of these others, and the commands
+        of people on the payments."""
         views = tuple(payments)
         merged = {operation.id: operation for view in views for operation in view.operations}
         merged |= {operation.id: operation for operation in operations}
@@ -130,7 +131,7 @@ class PaymentLookup:
             entries += [PaymentHistoryEntry(entry.at, operation, entry) for entry in history]
         for row in await self.journal.ledger_rows(tuple(commands_key(view.payment.id) for view in views)):
             entries += [PaymentHistoryEntry(command.at, command=command) for command in payment_commands(row)]
-        entries.sort(key=lambda each: each.at)  # stable: within one moment as each history tells it
+        entries.sort(key=lambda each: each.at)  # stable: within one moment it keeps the order of each history
         return tuple(entries[-_TIMELINE_MAX:])
 
     # --- intents
@@ -138,15 +139,16 @@ class PaymentLookup:
     async def remembered(
         self, intent: str, guards: Iterable[str], providers: frozenset[str] | None, only: frozenset[str] | None = None
     ) -> tuple[RememberedPayment, ...]:
-        """What is known of payments of the intent whose operations were retired, or that were adopted. `guards`: under
-        which its kept operations stand; `providers` None: all of them; `only`: under these guards and no others."""
+        """Payments of the intent whose operations were retired, or that were adopted. `guards`: those of its stored
+        operations; `providers` None: all of them; `only`: these guards and no others."""
         found = dict.fromkeys((*guards, *self._guards_of(intent, providers)) if only is None else sorted(only))
         keys = [intent_key(guard) for guard in found]
         rows = await self.journal.ledger_rows(tuple(keys[:_GUARDS_MAX])) if keys else ()
         return tuple(each for row in rows if row is not None for each in remembered_payments(row))
 
     def _guards_of(self, intent: str, providers: frozenset[str] | None) -> list[str]:
-        """The guards of the intent, for calls that name no account. One of a named account cannot be told by it."""
+        """The guards of the intent for calls that name no account. The guard of a named account cannot be computed from
+        the intent alone."""
         guards: dict[str, None] = {}
         for provider in self._providers(None):
             for policy in provider.policies if providers is None or provider.name in providers else ():
@@ -158,12 +160,12 @@ class PaymentLookup:
     # --- accounts
 
     def account_ids(self, account: str) -> frozenset[str]:
-        """The ids that an account may have, by its name or by one of them."""
+        """The ids that an account may have. It is given by its name or by one of its ids."""
         known = [self._account_ids_at(provider, account) for provider in self._providers(None)]
         return frozenset({account}).union(*known)
 
     def _account_ids_at(self, provider: Provider, account: str) -> frozenset[str]:
-        """`account` is its id, its name, or empty: that of calls that name none."""
+        """`account` is its id, its name, or empty for the account of calls that name none."""
         if _ACCOUNT_ID.match(account):
             return frozenset({account})
         secret = self.identity_secret
@@ -179,6 +181,7 @@ class PaymentLookup:
 
 
 def _is_meant(payment: Payment, text: str, operation: Operation | None, accounts: frozenset[str] | None) -> bool:
-    """An operation may act on the thing of a name that is another payment's, or an intent's label."""
+    """Whether the text means this payment. An operation may act on an object whose name belongs to another payment, or
+    the text may be an intent's label."""
     is_named = operation is not None or text in payment.names
     return is_named and (accounts is None or payment.account in accounts)

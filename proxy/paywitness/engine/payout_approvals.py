@@ -1,7 +1,7 @@
 """Approvals of payouts: which of them wait for an operator, and how one is approved.
 
-An approval is a row of the journal's ledger. Claims make the request and use the approval up; here a person approves
-it, by name and with a reason. Nothing is sent by that: the caller repeats its call.
+An approval is a row of the journal's ledger. Claims create the request and use the approval up. Here a person approves
+it, by name and with a reason. That sends nothing: the caller must repeat its call.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class PayoutApprovals:
     journal_clock: JournalClock
 
     def status(self, approval: Approval) -> ApprovalStatus:
-        """How it now stands."""
+        """Its present status."""
         return approval.status(self.now(), self.journal.rolled_back_s())
 
     def now(self) -> float:
@@ -40,14 +40,14 @@ class PayoutApprovals:
         return self.journal_clock.now()
 
     async def listed(self) -> tuple[Approval, ...]:
-        """Those that wait for an operator or for their call, oldest first."""
+        """The approvals that wait for an operator or for their call, oldest first."""
         [waiting] = await self.journal.ledger_rows((APPROVALS_WAITING_KEY,))
         keys = tuple(f"a:{approval_id}" for approval_id, _ in waiting_ids(waiting))
         rows = await self.journal.ledger_rows(keys) if keys else ()
         return tuple(approval_from_row(row) for row in rows if row is not None)
 
     async def approve(self, approval_id: str, actor: str, reason: str) -> Approval:
-        """Approve one payout, once. Asked again while it is approved, it stays as it is. Raises InvalidCommand,
+        """Approve one payout, once. A second command while it is approved changes nothing. Raises InvalidCommand,
         NoSuchApproval, ApprovalRefused, JournalUnavailable."""
         actor, reason = valid_actor_and_reason(actor, reason)
         for _ in range(_WRITE_TRIES):

@@ -1,5 +1,5 @@
-"""PolicyReload: the policy book in force, and the next one when an edit is whole. A bad edit changes nothing and says
-so."""
+"""PolicyReload: holds the policy book in force, and replaces it after an edit that is valid as a whole. A bad edit
+changes nothing and is reported."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _POLL_EVERY_S = 1.0
 
 @dataclass(slots=True)
 class PolicyReload:
-    """Polls the policy directory, and at once when `poll_now` is set (SIGHUP)."""
+    """Reads the policy directory every second, and at once when `poll_now` is set (SIGHUP)."""
 
     watch: PolicyWatch
     engine: Engine
@@ -34,7 +34,7 @@ class PolicyReload:
     telemetry: Telemetry
     problems: tuple[str, ...] = ()  # of the last edit that was not put in force; empty when all is well
     poll_now: asyncio.Event = field(default_factory=asyncio.Event)
-    _pending: BookReloaded | None = None  # a whole new book whose revisions the journal has not kept yet
+    _pending: BookReloaded | None = None  # a valid new book whose revisions the journal has not stored yet
 
     async def keep_polling(self) -> None:
         while True:
@@ -45,7 +45,7 @@ class PolicyReload:
             await self.poll()
 
     async def poll(self) -> None:
-        """Look once; put a whole new book in force, after the journal has kept its revisions."""
+        """Read the files once. Put a valid new book in force after the journal has stored its revisions."""
         found = await asyncio.to_thread(self.watch.poll)
         if isinstance(found, BookRejected):
             self._pending = None
@@ -72,8 +72,8 @@ class PolicyReload:
         self.telemetry.emit(reload_event(found.book))
 
     async def begin(self, book: PolicyBook, problems: tuple[str, ...]) -> None:
-        """Put the book of the start in force, with the credentials that it lists. With problems: say that the files
-        were not put in force, and that the book that was in force last is."""
+        """Put the book of the start in force, with the credentials that it lists. With problems: report that the files
+        were refused, and that the book that was in force last is in force again."""
         self.engine.policies.book = await self.engine.credential_owners.listed(book)
         self.telemetry.emit(reload_event(book))
         if problems:

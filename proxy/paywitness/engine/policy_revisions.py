@@ -1,7 +1,7 @@
-"""Pinned policies: an operation goes by the contract, classification and decision rules that it was started under.
+"""Pinned policies: an operation follows the contract, classification and decision rules under which it was started.
 
-Addresses, timeouts, credentials and limits are never pinned: those of today apply. A revision that the journal no
-longer has, or that this version cannot read, gives no policy, and without one nothing is re-sent.
+Addresses, timeouts, credentials and limits are never pinned: today's apply. If the journal no longer has a revision, or
+this version cannot read it, there is no policy, and without a policy nothing is re-sent.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class PinnedPolicies:
         return None
 
     async def policy_from_book(self, operation: Operation, book: PolicyBook) -> Policy | None:
-        """The policy of an operation that no call is at hand for."""
+        """The policy of an operation, without a call that has matched one."""
         provider = book.providers.get(operation.provider)
         for policy in provider.policies if provider is not None else ():
             if policy.operation == operation.operation:
                 return await self.policy_of(operation, policy)
-        # Its provider or operation has left the book since. What it was started under still tells how to ask.
+        # Its provider or operation has left the book since. The pinned revision still has the way to inquire.
         pinned = await self._provider_revision(operation)
         for policy in pinned.policies if pinned is not None else ():
             if policy.operation == operation.operation:
@@ -58,7 +58,7 @@ class PinnedPolicies:
         if operation.revision not in self._providers:
             stored = await self._journal.revision(operation.provider, operation.revision)
             if stored is None:
-                return None  # a store that forgot it may be told again
+                return None  # not remembered, because the store may get it again
             try:
                 provider = load_content(stored.content.encode(), f"revision {stored.revision}")
             except PolicyError:

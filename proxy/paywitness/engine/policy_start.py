@@ -1,7 +1,8 @@
-"""The policy book at start. An edit made while no sidecar ran must not give known calls a new identity: then the book
-that was in force last stays in force, and the sidecar says so.
+"""The policy book at start. An edit that was made while no sidecar ran must not give known calls a new identity. If it
+would, the book that was in force last stays in force, and the sidecar reports that.
 
-Only without such a book does it not start. What may change is how accounts and merchants are told: see `earlier_rules`.
+The sidecar refuses to start only if there is no such book. An edit may change how accounts and merchants are found: see
+`earlier_rules`.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from paywitness.journal.base import Journal, OperationQuery
 from paywitness.policy.book import PolicyBook, load_content
 from paywitness.policy.identity_rules import identity_changes, routes_overlap
 
-_BOOK = "@book"  # no provider's name: under it the journal keeps which revisions were in force together
-_NEWEST_OPERATIONS = 200  # whose providers are known, also to a journal that keeps no list of them
+_BOOK = "@book"  # not a provider's name: the journal keeps under it the revisions that were in force together
+_NEWEST_OPERATIONS = 200  # their providers are known too, even if the journal has no list of providers
 
 
 async def book_at_start(journal: Journal, book: PolicyBook) -> tuple[PolicyBook, tuple[str, ...]]:
-    """The book to go on with, and why it is not the one of the files; that is empty if it is. Raises PolicyError if
-    there is none."""
+    """The book to use, and the reasons why it is not the one in the files; empty if it is. Raises PolicyError if there
+    is none."""
     problems = await refused_changes(journal, book)
     if problems:
         accepted = await last_accepted_book(journal)
@@ -34,7 +35,7 @@ async def book_at_start(journal: Journal, book: PolicyBook) -> tuple[PolicyBook,
 
 
 async def store_revisions(journal: Journal, book: PolicyBook) -> None:
-    """What operations will be pinned to must outlive the file."""
+    """Store the revisions that operations will be pinned to, because they must outlive the files."""
     for provider in book.providers.values():
         await journal.keep_revision(provider.name, provider.revision, provider.content)
     listing = {name: provider.revision for name, provider in sorted(book.providers.items())}
@@ -42,7 +43,7 @@ async def store_revisions(journal: Journal, book: PolicyBook) -> None:
 
 
 async def last_accepted_book(journal: Journal) -> PolicyBook | None:
-    """The book that was in force last; None if the journal does not have all of it, or cannot read it any more."""
+    """The book that was in force last; None if the journal no longer has all of it, or cannot read it."""
     stored = await journal.latest_revision(_BOOK)
     providers = []
     for name, revision in json.loads(stored.content).items() if stored is not None else ():
@@ -62,7 +63,7 @@ async def refuse_changed_identity(journal: Journal, book: PolicyBook) -> None:
 
 
 async def refused_changes(journal: Journal, book: PolicyBook) -> tuple[str, ...]:
-    """What the book would change in the identity of known calls, and nobody accepted; one line each."""
+    """The changes that the book would make in the identity of known calls and that nobody accepted; one line each."""
     problems: list[str] = []
     new: list[Provider] = []
     for provider in book.providers.values():
@@ -72,14 +73,14 @@ async def refused_changes(journal: Journal, book: PolicyBook) -> tuple[str, ...]
         if stored is None or stored.revision == provider.revision or provider.identity_change_accepted:
             continue
         before = _loaded(stored.content, stored.revision)
-        if before is not None:  # else written by a version that read other files; it cannot be compared
+        if before is not None:  # otherwise a version with another file format wrote it, and it cannot be compared
             problems += [f"{provider.source}: {line}" for line in identity_changes(before, provider)]
     return (*problems, *await _renamed(journal, book, new))
 
 
 async def _renamed(journal: Journal, book: PolicyBook, new: list[Provider]) -> list[str]:
-    """Providers that are new, and take the calls of one that is gone: its keys would be forgotten, and every repeat be
-    a new payment."""
+    """New providers that take the calls of a provider that is gone. Its keys would be forgotten, and every duplicate
+    would be a new payment."""
     if not new:
         return []
     keyed = {provider.key_name or provider.name for provider in book.providers.values()}
@@ -103,7 +104,7 @@ async def _known_names(journal: Journal) -> set[str]:
 
 
 def _takes_calls_of(provider: Provider, gone: Provider) -> bool:
-    """Whether calls that went to the one may now come to the other: the same address, or the same paths."""
+    """Whether calls to the one may now come to the other: the address is the same, or the paths are."""
     if provider.upstream == gone.upstream:
         return True
     mine = [route for policy in provider.policies for route in policy.routes]

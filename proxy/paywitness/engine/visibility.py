@@ -1,7 +1,7 @@
-"""Who asks on the payment port: which operations and intents the credential of a question may be told of.
+"""What a caller may see on the payment port: the operations and intents that its credential may be told of.
 
-Whoever asks sends the credential headers that its payments carry. The rule is that of replays
-(`core.credential_owners.may_see`). Everybody else hears what a stranger hears who made the id up.
+A caller sends the credential headers that its payments carry. The rule is that of replays
+(`core.credential_owners.may_see`). Every other caller gets the same reply as for an id that does not exist.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from paywitness.policy.book import PolicyBook
 
 @dataclass(frozen=True, slots=True)
 class Visibility:
-    """What one question may be told."""
+    """What one question may see."""
 
     journal: Journal
     book: PolicyBook
@@ -30,11 +30,11 @@ class Visibility:
 
     @property
     def credential(self) -> str:
-        """As replays know it: whoever sends no credential header is one of those who send none."""
+        """As replays know it: callers without a credential header count as one."""
         return credential_of(self.call, self.identity_secret)
 
     async def sees(self, operation: Operation) -> bool:
-        """Raises JournalUnavailable."""
+        """Whether the question may see the operation. Raises JournalUnavailable."""
         credential, provider = self.credential, self.book.providers.get(operation.provider)
         if credential == operation.credential:
             return True
@@ -52,9 +52,9 @@ class Visibility:
         )
 
     async def guards_of(self, intent: str, operations: Iterable[Operation]) -> frozenset[str] | None:
-        """The guards of the intent that may be told of, of these operations and of payments that were retired. None:
-        none, or there is one of which it cannot be said. Whoever sees one operation of a guard sees all of them: they
-        are one merchant's."""
+        """The guards of the intent that the question may see, from these operations and from payments that were
+        retired. None: it may see no guard, or it is not known whether it may see one of them. A question that sees one
+        operation of a guard sees all of them, because they are one merchant's."""
         own = await self._guards_of_accounts(intent)
         groups: dict[str, list[Operation]] = defaultdict(list)
         for operation in operations:
@@ -66,7 +66,7 @@ class Visibility:
                 visible.add(guard)
             elif guard in own:
                 if any(operation.provider in own[guard] for operation in group):
-                    return None  # of the same account, and made by a credential that may be another owner's
+                    return None  # of the same account, but made by a credential that may be another owner's
                 visible.add(guard)  # of another provider of the merchant
         return frozenset(visible) or None
 

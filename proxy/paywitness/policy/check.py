@@ -25,8 +25,7 @@ from paywitness.policy.compile import CompiledFile
 from paywitness.policy.reading.templates import template_text
 from paywitness.policy.reading.value_readers import duration_text
 
-# --- Policies in words
-# Policies in words: what a person reads to see what a file means, contract by contract.
+# --- Policies in words: a description of a file for people, contract by contract
 
 _RESEND_TEXTS = {
     ErrorsUnderKey.REPLAYED: "re-sent after a lost answer, asked about after a 5xx",
@@ -40,7 +39,7 @@ SHADOW_MODE_TEXT = "observe: calls pass as they came; what would have been decid
 
 
 def shadow_rows(provider: Provider) -> tuple[str, ...]:
-    """The names of rows that are only watched, each once."""
+    """The names of the rows in shadow mode, each once."""
     rows = [row for policy in provider.policies for row in (*policy.classify.rows, *policy.classify.answers)]
     rows += [row for policy in provider.policies for inquiry in policy.inquiries for row in inquiry.answers]
     rows += [row for policy in provider.policies if policy.cancel is not None for row in policy.cancel.read]
@@ -91,7 +90,7 @@ def _describe_webhook(rules: WebhookRules) -> str:
 
 
 def describe_accounts(policy: Policy) -> tuple[str, ...]:
-    """The accounts that the file names: whose each is, and what tells that a call is its. One line each."""
+    """The accounts that the file names, one line each: the merchant, and how a call names the account."""
     lines = []
     for account in policy.accounts.named:
         named = [f"{place} {value}" for place, value in account.selectors]
@@ -107,7 +106,7 @@ def describe_accounts(policy: Policy) -> tuple[str, ...]:
 
 
 def describe_budget(rules: BudgetRules) -> str:
-    """What retries may cost in a window, scope by scope."""
+    """The allowance for retries in a window, scope by scope."""
     scopes = {
         "provider": rules.provider,
         "operation": rules.operation,
@@ -137,7 +136,7 @@ def _percent(share: float) -> str:
 
 
 def describe_priorities(rules: tuple[PriorityRule, ...]) -> str:
-    """The rows in their order, and what is left over."""
+    """The rows in their order, and then the default."""
     parts: list[str] = []
     for rule in rules:
         conditions = [str(rule.when)] if rule.when is not None else []
@@ -150,7 +149,7 @@ def describe_priorities(rules: tuple[PriorityRule, ...]) -> str:
 
 
 def describe_policy(policy: Policy) -> tuple[str, ...]:
-    """An operation: what it is, what the provider promises about it, how it is tried."""
+    """An operation: its kind, the provider's promises about it, and its retries."""
     routes = ", ".join(str(route) for route in policy.routes)
     condition = f" where {policy.where}" if policy.where is not None else ""
     lines = [f"{policy.operation} ({policy.kind}): {routes}{condition}"]
@@ -180,7 +179,7 @@ _MEANS_TEXTS = {
 
 
 def describe_payment(rules: PaymentRules) -> str:
-    """Which payment the operation acts on, and what holds of it."""
+    """Which payment the operation acts on, and the rules for it."""
     expires_s, before = rules.authorization_expires_s, rules.capture_before
     texts = (
         f"acts on {', else '.join(map(str, rules.acts_on))}" if rules.acts_on else "",
@@ -204,7 +203,7 @@ def describe_payment(rules: PaymentRules) -> str:
 
 
 def describe_payout(rules: PayoutRules) -> str:
-    """Who gets the money, how much may leave, and who is asked."""
+    """Who gets the money, how much may be paid out, and which check comes first."""
     valid = duration_text(rules.approval_valid_s)
     above = " or ".join(map(str, rules.approval_above))
     texts = (
@@ -235,7 +234,7 @@ def _describe_balance(balance: BalanceFields) -> str:
 
 
 def describe_doubt(policy: Policy) -> str:
-    """How doubt of the operation is resolved once its caller has left, step by step."""
+    """How doubt of the operation is resolved after its caller has left, step by step."""
     contract, resolve = policy.contract, policy.resolve
     steps = []
     if policy.inquiries:
@@ -257,7 +256,7 @@ def describe_doubt(policy: Policy) -> str:
 
 
 def describe_action(policy: Policy) -> str:
-    """What becomes of a payment that its customer must confirm, and does not."""
+    """What happens to a payment that its customer must confirm, and does not."""
     expires = duration_text(policy.resolve.action_expires_s)
     asked = f"asked about after {expires}" if policy.inquiries else f"over after {expires}, nobody can be asked"
     if policy.resolve.cancels_expired_action:
@@ -282,7 +281,7 @@ def _describe_inquiry(inquiry: Inquiry) -> str:
 
 
 def describe_fallbacks(policy: Policy) -> tuple[str, ...]:
-    """Which other routes are taken, after which ends."""
+    """Which other routes are taken, and after which ends."""
     parts = []
     for fallback in policy.fallbacks:
         after = f" after {fallback.after} tries" if fallback.after is not None else ""
@@ -297,7 +296,7 @@ def describe_fallbacks(policy: Policy) -> tuple[str, ...]:
 
 
 def describe_contract(contract: ProviderContract) -> str:
-    """What the provider promises, and so what doubt permits."""
+    """The provider's promises, and whether they allow a re-send in doubt."""
     if contract.send_as is None:
         key = "takes no key; never re-sent in doubt"
     elif not contract.dedupes:
@@ -335,14 +334,14 @@ def _describe_rule(rule: RetryRule) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What a check found. `ok`: everything may be put in force as it is."""
+    """The result of a check. `ok`: all files may be put in force as they are."""
 
     ok: bool
     lines: tuple[str, ...]
 
 
 def check(paths: Iterable[Path]) -> CheckReport:
-    """Check files and directories together. Never raises: whatever is wrong is a line."""
+    """Check files and directories together. It never raises: each problem is a line."""
     files, lines = _files_of(paths)
     ok = not lines
     compiled: list[CompiledFile] = []
@@ -362,7 +361,7 @@ def check(paths: Iterable[Path]) -> CheckReport:
 
 
 def _files_of(paths: Iterable[Path]) -> tuple[list[Path], list[str]]:
-    """The files to check, each once, and what is wrong with the paths themselves."""
+    """The files to check, each once, and the problems with the paths themselves."""
     files: dict[Path, None] = {}
     problems: list[str] = []
     for path in paths:
@@ -390,7 +389,8 @@ def _report_lines(found: CompiledFile) -> list[str]:
 
 
 def _unchecked_fallbacks(files: list[CompiledFile]) -> list[str]:
-    """A fallback to a provider that is not among the files checked: an error only when a whole directory is loaded."""
+    """Warnings for fallbacks to a provider that is not among the files checked. Only a whole directory makes them
+    errors."""
     names = {found.provider.name for found in files}
     return [
         f"  warning: {entry.location}: {entry.path}: '{entry.fallback.to}' is not among the files checked"

@@ -1,7 +1,7 @@
-"""The keys of a policy file, block by block: what each one takes, and whether it is in force yet.
+"""The keys of a policy file, block by block: the values of each key, and whether it is in force yet.
 
-This is the one list of keys. Readers may only ask for keys that stand here, unknown keys are found by it, and every key
-of it is explained in docs/policies.md.
+This is the only list of keys. Readers may ask only for keys in it, every other key is unknown, and docs/policies.md
+explains every key of it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LIMITS = "enforce, warn or off"
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One mapping of the file: its keys and what each takes."""
+    """One mapping of the file: its keys and their values."""
 
     title: str
     keys: Mapping[str, str]

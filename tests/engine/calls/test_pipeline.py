@@ -211,7 +211,7 @@ async def test_a_retry_after_beyond_the_deadline_is_answered_at_once_and_not_sho
 async def test_a_retry_after_that_fits_is_waited_for(world: World) -> None:
     began = asyncio.get_running_loop().time()
     reply = await world.charge(fault="rate_limited(retry_after_s=1)", timeout_s=10)
-    assert asyncio.get_running_loop().time() - began >= 1.0
+    assert asyncio.get_running_loop().time() - began >= 0.99  # a loop may count whole milliseconds
     assert (reply.status_code, header(reply, "Paywitness-Attempts"), world.effects(order="order-1")) == (200, "2", 1)
 
 

@@ -1,8 +1,8 @@
 """The heartbeat that keeps both ages of everything (`core.ages`): it reads the store's clock together with our own, and
 moves the counters of the journal on.
 
-Every sidecar reads every two seconds; one of them writes every ten, or at once after a jump. What is asked here in
-between is bounded by our own CLOCK_BOOTTIME: a store's clock that was set a moment ago makes nothing look older.
+Every sidecar reads every two seconds. One of them writes every ten seconds, or at once after a jump. Between readings,
+our own CLOCK_BOOTTIME bounds every age. So a store's clock that was set a moment ago makes nothing look older.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ _log = logging.getLogger("paywitness.ages")
 
 BEAT_S = 2.0
 _WRITE_EVERY_S = 10.0
-_COMPARED_FOR_S = 60.0  # a reading is held against one that is up to so old: a clock that runs too fast is seen too
-_TRIES_MAX = 3  # each one that is lost was won by another sidecar
-_DATE_EVERY_S = 60.0  # of one provider, once it has shown one
+_COMPARED_FOR_S = 60.0  # a reading is compared with one that is up to this old, to detect a clock that runs too fast
+_TRIES_MAX = 3  # a lost write means that another sidecar wrote
+_DATE_EVERY_S = 60.0  # for one provider, after its first one
 
 
 class Ages:
-    """Both ages of whatever the journal holds. Before the first reading nothing has passed, and nothing is young."""
+    """Both ages of everything in the journal. Before the first reading the smallest age is zero and the largest
+    infinite."""
 
     def __init__(self, journal: Journal, clock: Clock, journal_clock: JournalClock, telemetry: Telemetry) -> None:
         self._journal = journal
@@ -52,26 +53,26 @@ class Ages:
         self._host = host_of(clock)
         self._lock = asyncio.Lock()
         self._table: AgeTable | None = None
-        self._stored: AgeTable | None = None  # as it was last seen in the journal, or written there from here
-        self._reading: ClockReading | None = None  # the latest
-        self._compared: ClockReading | None = None  # what the next one is held against
+        self._stored: AgeTable | None = None  # the table as last seen in the journal, or written by this sidecar
+        self._reading: ClockReading | None = None  # the latest reading
+        self._compared: ClockReading | None = None  # the reading with which the next one is compared
         self._compared_next: ClockReading | None = None
-        self._dates: dict[str, float] = {}  # of providers, as responses showed them since the last reading
+        self._dates: dict[str, float] = {}  # by provider: the time in its responses since the table was last written
         self._dated_boot: dict[str, float] = {}
-        self.jumps = 0  # that were seen from here
-        self.due_times = DueTimes(journal)  # told with each heartbeat what is due next
+        self.jumps = 0  # jumps that this sidecar has seen
+        self.due_times = DueTimes(journal)  # gets the due times with each heartbeat
 
-    # --- What is asked
+    # --- The ages
 
     def low_age_s(self, at: float) -> float:
-        """The smallest age: what must have passed is measured with it. Negative: that is still to come. Of what is in
-        the past nothing has passed, as long as nobody can tell."""
+        """The smallest age: it measures a time that must have passed. Negative: the moment is still to come. Zero for a
+        moment in the past as long as no clock can show its age."""
         if self._table is None or self._reading is None:
             return 0.0
         return self._table.low_age_s(at, self._low_now())
 
     def low_now(self, since: float) -> float:
-        """The moment `since`, and what has certainly passed since."""
+        """The moment `since`, plus the time that has certainly passed since."""
         return since + self.low_age_s(since)
 
     def _low_now(self) -> float:
@@ -82,34 +83,35 @@ class Ages:
         return min(told_at, self._reading.at + since_s + TOLERANCE_S)
 
     def high_age_s(self, at: float, provider: str) -> float:
-        """The largest age: a permission that runs out is measured with it."""
+        """The largest age: it measures a permission that runs out."""
         if self._table is None or self._reading is None:
             return math.inf
         now = self._reading.at + (self._clock.boot() - self._reading.boot)
         return self._table.high_age_s(at, max(now, self._journal_clock.told_at or now), provider)
 
     def leases_over_at(self, lease_s: float) -> float:
-        """Leases of others that end later than this, in the journal's time, are not over."""
+        """Leases of other sidecars that end later than this, in the journal's time, are not over."""
         return self._table.leases_over_at(lease_s, self._low_now()) if self._table is not None else -math.inf
 
     def journal_seconds(self, seconds: float) -> float:
-        """How far before `now_max` a moment lies, in the journal's time, of which so many seconds have passed."""
+        """How far before `now_max`, in the journal's time, a moment lies since which so many seconds have passed."""
         return self._table.journal_seconds(seconds, self._low_now()) if self._table is not None else math.inf
 
     @property
     def now_max(self) -> float:
-        """No later than this it certainly is, in the journal's time."""
+        """In the journal's time it is certainly no later than this."""
         return self._low_now()
 
     @property
     def awaits_dates(self) -> bool:
-        """Whether there was a gap. What was sent before it is re-sent once its provider has shown a `Date`."""
+        """Whether there was a gap. An operation from before it is re-sent only after its provider has shown a
+        `Date`."""
         return self._table is not None and self._table.gap_at is not None
 
-    # --- What is told
+    # --- The readings
 
     def note_response(self, provider: str, response: Response | None) -> None:
-        """A response of the provider came: its `Date` tells the time that no clock of ours may know."""
+        """Read the `Date` of a provider's response: it may show a time that no clock of ours knows."""
         dated_boot = self._dated_boot.get(provider)
         if response is None or (dated_boot is not None and self._clock.boot() - dated_boot <= _DATE_EVERY_S):
             return
@@ -138,7 +140,7 @@ class Ages:
                     return
 
     async def _count_once(self) -> bool:
-        """False: another sidecar was faster, and has written what there was to write."""
+        """False: another sidecar wrote first."""
         boot = self._clock.boot()
         stored = await self._journal.read_clock()
         reading = ClockReading(stored.at, stored.raw_at, self._clock.now(), boot, self._clock.boot(), self._host)
@@ -168,7 +170,7 @@ class Ages:
         return True
 
     def _latest(self, row: LedgerRow | None) -> AgeTable | None:
-        """The table to go on from. A journal that came back without its last writes has an older one than we know."""
+        """The table to continue from. If the journal came back without its last writes, ours is newer than its own."""
         stored = table_from_text(row.text) if row is not None else None
         if self._stored is not None and (stored is None or stored.seen.at < self._stored.seen.at):
             return self._stored
@@ -181,7 +183,8 @@ class Ages:
         return reading.at - before.seen.at >= _WRITE_EVERY_S or reading.raw_at < before.seen.raw_at
 
     def _compare_with(self, reading: ClockReading, counted: CountedReading, stored: AgeTable) -> None:
-        """What the next reading is held against: an older one of ours, up to which the journal has counted."""
+        """Choose the reading with which the next one is compared: an older one of ours, which the journal has
+        counted."""
         if self._compared is None or counted.jump is not None:
             self._compared, self._compared_next = reading, None
             return
@@ -199,7 +202,7 @@ class Ages:
 
 
 def _date_in(response: Response) -> float | None:
-    """When the provider made the response, by its own clock. A cache tells with `Age` how long it kept it."""
+    """When the provider made the response, by its own clock. `Age` shows how long a cache kept it."""
     found = {name.lower(): value for name, value in response.headers if name.lower() in {b"date", b"age"}}
     try:
         date_at = parsedate_to_datetime(found[b"date"].decode("ascii")).timestamp()

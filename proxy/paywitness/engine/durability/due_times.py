@@ -1,11 +1,11 @@
-"""Due times: when each background loop has something to do next. A loop sleeps until then; it does not poll.
+"""Due times: when each background loop next has something to do. A loop sleeps until then; it does not poll.
 
-    turn -> read what is due next -> sleep until the earliest is due, or something wakes the loop -> turn
+    turn -> read the due times -> sleep until the earliest, or until something wakes the loop -> turn
 
-Three sources wake a loop. This sidecar's own writes do it at once. The heartbeat of `ages` reads with the clock what is
-due next in the journal: so a loop learns within a heartbeat of what other sidecars wrote, of a clock that was set, of a
-machine that was suspended, and of a store that came back with older due times. And the reading after a turn names what
-is due after that turn.
+Three sources wake a loop. This sidecar's own writes do it at once. The heartbeat of `ages` reads the due times together
+with the clock. So within a heartbeat a loop learns of another sidecar's writes, of a clock that was set, of a machine
+that was suspended, and of a store that came back with older due times. And the reading after a turn gives the next due
+time after that turn.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ from contextlib import suppress
 from paywitness.core.operation import Operation
 from paywitness.journal.base import Journal, OperationChange, StoreClock
 
-LONGEST_SLEEP_S = 3.0  # without a reading of the journal: longer than a heartbeat, so that an idle loop reads nothing
-_SHORTEST_SLEEP_S = 0.01  # a store's clock that goes at half its pace would be met at ever shorter distances
+# Without a reading of the journal. It is longer than a heartbeat, so that an idle loop reads nothing itself.
+LONGEST_SLEEP_S = 3.0
+# If a store's clock runs at half its pace, a loop would otherwise wake at ever shorter intervals.
+_SHORTEST_SLEEP_S = 0.01
 
 
 class Wakeup:
-    """Wakes one loop: at once, or at the earliest of the times that it was set to."""
+    """Wakes one loop: at once, or at the earliest of the times that were set."""
 
     def __init__(self, rest_s: float = LONGEST_SLEEP_S) -> None:
-        """`rest_s`: how long the loop rests if a turn could do nothing about what is due."""
+        """`rest_s`: how long the loop rests after a turn that could do nothing about a due row."""
         self._event = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._at_mono = math.inf
@@ -48,7 +50,7 @@ class Wakeup:
         self._at_mono, self._timer = at_mono, loop.call_at(at_mono, self._event.set)
 
     def set_as_read(self, due_in_s: float) -> None:
-        """The journal says when something is due next. What is still due after a turn that did nothing can wait."""
+        """Set the due time that the journal gave. A row that is still due after a turn that did nothing can wait."""
         if due_in_s <= 0.0:
             due_in_s = self._rests_until_mono - asyncio.get_running_loop().time()
         self.set_within(due_in_s if due_in_s <= 0.0 else max(due_in_s, _SHORTEST_SLEEP_S))
@@ -76,21 +78,21 @@ class Wakeup:
 
 
 class DueTimes:
-    """What wakes each loop that takes due rows of the journal."""
+    """The wakeups of all loops that take due rows of the journal."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._read_mono = -math.inf
         self._announced_seq: int | None = None
         self.operations = Wakeup()
-        self.leases = Wakeup(rest_s=1.0)  # `ages` may say a little later than the journal that a lease is over
-        self.webhook_events = Wakeup(rest_s=1.0)  # another sidecar has taken it
-        self.ledger_rows = Wakeup(rest_s=5.0)  # also what is left of a batch: providers are asked about each
+        self.leases = Wakeup(rest_s=1.0)  # `ages` may count a lease as over a little later than the journal does
+        self.webhook_events = Wakeup(rest_s=1.0)  # another sidecar has taken the due event
+        self.ledger_rows = Wakeup(rest_s=5.0)  # also for the rest of a batch, because each payment needs an inquiry
         self.announcements = Wakeup()
-        self.providers_held_back: frozenset[str] = frozenset()  # the resolver takes nothing of theirs now
+        self.providers_held_back: frozenset[str] = frozenset()  # the resolver takes no operations of these now
 
     def update(self, stored: StoreClock) -> None:
-        """The journal has just said what is due next."""
+        """Apply the due times that the journal has just given."""
         due = stored.next_due
         self._read_mono = asyncio.get_running_loop().time()
         operations = [at for provider, at in due.operations.items() if provider not in self.providers_held_back]
@@ -110,7 +112,7 @@ class DueTimes:
             self.announcements.set()
 
     async def wait(self, wakeup: Wakeup, *, did_something: bool) -> None:
-        """Between two turns of a loop: sleep until there is something to do. Raises JournalUnavailable."""
+        """Sleep between two turns of a loop until there is something to do. Raises JournalUnavailable."""
         wakeup.end_turn(did_something=did_something)
         self.update(await self._journal.read_clock())
         while not await wakeup.wait(LONGEST_SLEEP_S):

@@ -1,11 +1,11 @@
-"""Leases that this process holds: the right to send, measured on a clock that counts suspension.
+"""The leases that this process holds: the right to send, measured on a clock that counts suspension.
 
-A lease is counted from before it was asked for, so that our idea of it always ends before the journal's. One loop
-renews all that are held; an operation whose lease could not be renewed simply runs out, and the attempt that has not
-yet sent its first byte then does not send it.
+We count a lease from before the request for it, so that for us it always ends before it ends for the journal. One loop
+renews all leases that are held. If a lease could not be renewed, it runs out, and an attempt that has not yet sent its
+first byte is not sent.
 
-A holder also knows what it holds. A journal that came back without its last writes may have lost it, or have it older:
-then it is put back from here.
+A holder also keeps the operations that it holds. A journal that came back without its last writes may have lost one, or
+have an older version: then this sidecar puts its own version back.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ _log = logging.getLogger("paywitness.leases")
 
 _READ_BATCH = 100
 RENEWALS_PER_LEASE = 3  # 30 s renewed every 10 s: two renewals may fail
-STORED_REQUESTS_BYTES_MAX = 64 * 1024 * 1024  # beyond that, what is put back can be asked about, but not sent again
+# Beyond that, an operation is put back without its request: it can be inquired about, but not re-sent.
+STORED_REQUESTS_BYTES_MAX = 64 * 1024 * 1024
 
 
 @dataclass(slots=True)
 class HeldLease:
     token: str
     until_boot: float
-    operation: Operation | None = None  # as it stood when it was last written from here
+    operation: Operation | None = None  # as this sidecar last wrote it
     sealed_request: bytes | None = None
 
 
@@ -47,7 +48,7 @@ def no_messages(operation_id: str) -> tuple[bytes | None, bytes | None]:
 
 
 async def forgotten_by(journal: Journal, known: Sequence[Operation]) -> list[Operation]:
-    """Of these operations, those that the journal has lost, or has older."""
+    """The operations of these that the journal has lost, or has in an older version."""
     forgotten: list[Operation] = []
     for first in range(0, len(known), _READ_BATCH):
         page = known[first : first + _READ_BATCH]
@@ -63,7 +64,7 @@ def is_forgotten(found: Operation | None, known: Operation) -> bool:
 
 
 class Leases:
-    """The leases held here. `lease_s` is what is asked for each time."""
+    """The leases held here. Each claim or renewal requests `lease_s`."""
 
     def __init__(self, journal: Journal, clock: Clock, lease_s: float, telemetry: Telemetry | None = None) -> None:
         self._journal = journal
@@ -72,7 +73,7 @@ class Leases:
         self._held: dict[str, HeldLease] = {}
         self._requests_bytes = 0
         self.lease_s = lease_s
-        self.messages_of: MessagesOf = no_messages  # what was written of late; set by the rollback monitor
+        self.messages_of: MessagesOf = no_messages  # gives recently written messages; set by the rollback monitor
 
     def hold(
         self,
@@ -82,8 +83,8 @@ class Leases:
         operation: Operation | None = None,
         sealed_request: bytes | None = None,
     ) -> None:
-        """Hold it, or hold it longer. `requested_boot` is read before the journal is asked for it. `operation` and
-        `sealed_request` are what is written, to be put back with."""
+        """Hold a lease, or extend it. `requested_boot` is read before the journal is asked for it. `operation` and
+        `sealed_request` are the written values, for putting them back."""
         before = self._held.get(operation_id)
         if before is not None and before.token == token:
             before.until_boot = requested_boot + self.lease_s
@@ -103,17 +104,17 @@ class Leases:
             self._requests_bytes -= len(held.sealed_request or b"")
 
     def outlasts(self, operation_id: str, token: str, seconds: float) -> bool:
-        """Whether that holder's lease has more than that left."""
+        """Whether this holder's lease lasts longer than that."""
         held = self._held.get(operation_id)
         return held is not None and held.token == token and held.until_boot - self._clock.boot() > seconds
 
     def last_written(self, operation_id: str) -> Operation | None:
-        """An operation that is held, as it stood when it was last written from here."""
+        """An operation that is held, as this sidecar last wrote it."""
         held = self._held.get(operation_id)
         return held.operation if held is not None else None
 
     async def renew(self) -> None:
-        """Renew everything that is held and has not run out by our own clock."""
+        """Renew all leases that have not run out by our own clock."""
         requested_boot = self._clock.boot()
         tokens = {key: held.token for key, held in self._held.items() if held.until_boot > requested_boot}
         if not tokens:
@@ -131,10 +132,11 @@ class Leases:
             try:
                 await self.renew()
             except JournalUnavailable:
-                continue  # the next round tries again; until then what is held runs down, which is the safe way
+                continue  # the next round tries again; until then the leases run down, which is safe
 
     async def restore_forgotten(self) -> int:
-        """Look at everything that is held, and put back what the journal has lost or has older. How many."""
+        """Check all operations that are held, and put back those that the journal has lost or has older. Returns how
+        many."""
         return await self._restore_many(tuple(self._held))
 
     async def _restore_many(self, operation_ids: tuple[str, ...]) -> int:
@@ -147,15 +149,17 @@ class Leases:
     async def restore(
         self, operation: Operation, sealed_request: bytes | None = None, sealed_response: bytes | None = None
     ) -> Operation:
-        """Write it again as it is known here; as it then stands. Where others went on without it, we send no more."""
+        """Write the operation again as this sidecar knows it, and return the result. If others continued without it, we
+        do not send for it any more."""
         requested_boot = self._clock.boot()
-        if operation.undelivered:  # the journal may also have forgotten that another sidecar has told its reply
+        if operation.undelivered:  # the journal may also have forgotten that another sidecar delivered its reply
             operation = operation.changed(delivery_unknown=True)
         held = self._held.get(operation.id)
         if held is not None:
             sealed_request = held.sealed_request or sealed_request
         if sealed_request is None and not operation.state.ended:
-            # Whoever holds it now may not be who sent it, and without the request nobody could ask about it.
+            # Its present holder may not be the sidecar that sent it, and without the request no sidecar could inquire
+            # about it.
             sealed_request, _ = self.messages_of(operation.id)
         token = operation.lease.token if operation.lease is not None else None
         is_ours = held is not None and held.token == token and held.until_boot > requested_boot
@@ -170,5 +174,5 @@ class Leases:
             held.until_boot, held.operation = (
                 requested_boot + self.lease_s,
                 restored,
-            )  # no harm where it was let go meanwhile
+            )  # no harm if it was released meanwhile
         return restored

@@ -1,5 +1,5 @@
-"""Says to the journal that this sidecar lives and which level it keeps, and raises the journal's level when no older
-one lives any more (`core.levels`)."""
+"""Announces in the journal that this sidecar lives and which level it keeps. Raises the journal's level when no older
+sidecar lives any more (`core.levels`)."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from paywitness.journal.base import FLEET_KEY, Journal, LedgerRow, OperationQuer
 
 _log = logging.getLogger("paywitness.levels")
 
-_TRIES_MAX = 5  # each one that is lost was won by another sidecar
+_TRIES_MAX = 5  # a lost write means that another sidecar wrote
 _NEWEST_LOOKED_AT = 50
 _CLOCKS_DIFFER_S = 60.0  # an id holds the time of the sidecar that made it
 _NO_PAYMENT = "~"  # later than every id
 
 
 class Levels:
-    """The journal's level as it was last read, and who else announces itself there."""
+    """The journal's level at the last reading, and the sidecars that announce themselves."""
 
     def __init__(
         self, journal: Journal, clock: Clock, ages: Ages, lease_s: float, *, name: str, release: str, level: int = LEVEL
@@ -47,7 +47,7 @@ class Levels:
 
     @property
     def limits_from(self) -> str:
-        """Ids of payments from which on limits are enforced: before that an older sidecar may have moved them."""
+        """The id from which on limits of payments are enforced: an older sidecar may have moved earlier payments."""
         found = self.journal_level
         if found is None or found.level < ENFORCES_LIMITS:
             return _NO_PAYMENT
@@ -55,7 +55,7 @@ class Levels:
 
     @property
     def raises_in_s(self) -> float | None:
-        """How long until the level is raised by itself; None: it is as high as we know."""
+        """How long until the level rises by itself; None: it is as high as this release can keep."""
         if self.fleet is None or self.journal_level is None or self.journal_level.level >= self.own_level:
             return None
         without_s = self._ages.low_age_s(self.fleet.without_older_since)
@@ -77,7 +77,7 @@ class Levels:
                 continue
 
     async def announce(self) -> None:
-        """Say that we live, and raise the level if it is time. Raises JournalUnavailable."""
+        """Announce this sidecar, and raise the level if it is time. Raises JournalUnavailable."""
         self.journal_level = await self._journal.level()
         looks_for_older = self.journal_level.level < self.own_level
         older_at = await self._trace_of_older() if looks_for_older else None
@@ -94,7 +94,7 @@ class Levels:
         return self.journal_level
 
     async def _announced(self, older_at: float | None) -> Fleet:
-        """The fleet, with us in it."""
+        """The fleet after this sidecar was added."""
         for _ in range(_TRIES_MAX):
             [row] = await self._journal.ledger_rows((FLEET_KEY,))
             now = (await self._journal.read_clock()).at
@@ -108,8 +108,8 @@ class Levels:
         return self.fleet or fleet
 
     async def _trace_of_older(self) -> float | None:
-        """When a release without levels, which announces nothing, has last started a payment: it writes none of what
-        we keep of payments."""
+        """When a release without levels last started a payment. It announces nothing, but its operations have no
+        payment record."""
         newest = await self._journal.find_operations(OperationQuery(limit=_NEWEST_LOOKED_AT))
         found = [one.created_at for one in newest if one.kind.pays and not one.payment]
         if found and (self.fleet is None or max(found) > (self.fleet.older_at or self.fleet.began_at)):

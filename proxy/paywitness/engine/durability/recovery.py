@@ -1,4 +1,5 @@
-"""Recovery: what a crash, a pause or a lost holder left behind. An expired lease on SENDING is doubt, no failure."""
+"""Recovery after a crash, a pause or a lost holder. An expired lease on SENDING is an unknown outcome, not a
+failure."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ class Recovery:
     _unavailable_boot: float = -math.inf  # when the journal last did not answer
 
     async def at_start(self, *, only_holder: bool) -> int:
-        """Act upon every lease that is over. In a journal that only one process can hold, all of them are."""
+        """Expire every lease that is over. In a journal that only one process can hold, all leases of earlier holders
+        are."""
         total = 0
         for _ in range(_ROUNDS_MAX):
             found = await self.journal.expire_leases(
@@ -49,7 +51,7 @@ class Recovery:
         return total
 
     async def keep_expiring_leases(self) -> None:
-        """Leases that ran out while we run."""
+        """Expire the leases that run out while we run."""
         due_times = self.ages.due_times
         while True:
             try:
@@ -62,8 +64,8 @@ class Recovery:
                 await self._pause_without_journal("leases that run out")
 
     async def _expire_leases(self) -> int:
-        """Act upon leases that are over. After the journal was away, holders first get a lease's time to say what they
-        know: their leases could not be renewed."""
+        """Expire the leases that are over. If the journal was away, holders could not renew, so they first get the time
+        of one lease to report."""
         rolled_back_s = self.journal.rolled_back_s()
         available_s = self.clock.boot() - self._unavailable_boot
         if min(available_s, rolled_back_s if rolled_back_s is not None else available_s) < self.lease_s:
@@ -73,7 +75,8 @@ class Recovery:
         return len(expired)
 
     async def keep_updating_gauges(self) -> None:
-        """The gauges of what is in doubt, by a period: it also notices that the journal is away while nobody pays."""
+        """Update the gauges of operations in doubt, at a fixed period. So an idle sidecar also notices that the journal
+        is away."""
         while True:
             try:
                 await self._update_gauges()
@@ -87,8 +90,9 @@ class Recovery:
         await self.clock.sleep(_GAUGES_EVERY_S)
 
     async def _update_gauges(self) -> None:
-        """What a scrape then shows, which asks no journal: it costs by what is open, not by what is kept. Told like any
-        other call, so that a journal that is down is seen where nobody pays."""
+        """Read the gauges that a scrape then shows without calling the journal. The cost depends on the open
+        operations, not on all that are stored. It counts as a journal call, so that an idle sidecar also shows a
+        journal that is down."""
         began_mono = self.clock.mono()
         try:
             await self._read_gauges()
@@ -106,12 +110,12 @@ class Recovery:
         await self._learn_kinds(counts)
         self.telemetry.metrics.set_doubt(counts, reviews_by_reason(in_review))
         self.telemetry.metrics.set_queue(queue_rows(counts, pending, self.clock.now()))
-        # Due a day before they expire, and within a day of that: two days.
+        # Such rows become due a day before the expiry, and stay due for a day after it: two days.
         self.telemetry.metrics.set_expiring_authorizations(await self.journal.count_due_ledger_rows(EXPIRY_NOTICE_S))
 
     async def _learn_kinds(self, counts: tuple[DoubtCount, ...]) -> None:
-        """A count has no kind. The book gives it, and if a policy was removed, an operation of that name does: one is
-        read, once for each name."""
+        """A count has no kind. The book gives it. If a policy was removed, an operation of that name gives it, which is
+        read once for each name."""
         for provider, operation in sorted(self.telemetry.metrics.names_without_kind(counts)):
             query = OperationQuery(provider=provider, operation=operation, states=_IN_DOUBT, limit=1)
             self.telemetry.metrics.learn_operations(await self.journal.find_operations(query))

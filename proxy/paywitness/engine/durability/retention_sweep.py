@@ -1,8 +1,8 @@
-"""Retention: what ended long ago becomes a tombstone, and a tombstone is forgotten in the end. Open operations stay.
-Payments, with their balances, outlive their operations.
+"""Retention: an operation that ended long ago becomes a tombstone, and later the tombstone is deleted. Open operations
+stay. Payments, with their balances, outlive their operations.
 
-What may go is the journal's to say (`Journal.retire`); here is only when, and that calls are not held up by it. How
-long ago something ended is its smallest age (`ages`): a clock that was set ahead retires nothing.
+The journal decides which rows may go (`Journal.retire`). This module decides when, and that calls are not held up. The
+time since an end is its smallest age (`ages`), so a clock that was set ahead retires nothing.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from paywitness.telemetry.events import JournalUnanswered
 
 _log = logging.getLogger("paywitness.retention")
 
-_FIRST_AFTER_S = 5.0  # a start has better things to do
+_FIRST_AFTER_S = 5.0  # calls come first after a start
 _SWEEP_EVERY_S = 60.0
-_BATCH_MAX = 500  # of each kind, in one transaction: some milliseconds
-_PAUSE_S = 0.1  # between two of them, for the calls that wait to be recorded
-_ROUNDS_MAX = 300  # of a sweep, half of its minute: some 2,000 operations a second, more than one journal is given
+_BATCH_MAX = 500  # of each kind, in one transaction of a few milliseconds
+_PAUSE_S = 0.1  # between two transactions, for the calls that wait to be recorded
+# Of one sweep: half of its minute, some 2,000 operations a second, which is more than one journal receives.
+_ROUNDS_MAX = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Retention:
             await self.clock.sleep(_SWEEP_EVERY_S)
 
     async def sweep(self) -> int:
-        """Retire what is old enough, in small steps; how many were. What is left over waits for the next sweep."""
+        """Retire the rows that are old enough, in small steps. Returns how many. The rest waits for the next sweep."""
         retired, ages = 0, self.ages
         try:
             for _ in range(_ROUNDS_MAX):

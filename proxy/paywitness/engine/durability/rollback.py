@@ -1,9 +1,9 @@
-"""A journal that came back without its last writes: noticed, told, and mended from what this process knows.
+"""A journal that came back without its last writes: this process detects it, reports it, and restores what it knows.
 
-A failover to a replica, or a start from the disk, may forget what was acknowledged a moment before. What was written
-from here within the last lease is kept in mind, and put back where the journal lost it. Until that is done,
-nothing is started. Until one lease has passed, others may still be doing the same: so long, what a provider would
-execute twice is not started.
+A failover to a replica, or a start from the disk, may lose writes that were acknowledged a moment before. This sidecar
+remembers its own writes of the last lease, and puts them back if the journal lost them. Until that is done, it starts
+no operation. For the length of one lease, other sidecars may still be doing the same. During that time no operation
+starts that the provider would execute twice.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _DETAIL = (
 
 @record
 class _RecentWrite:
-    """An operation as it was last written from here."""
+    """An operation as this sidecar last wrote it."""
 
     operation: Operation
     request: bytes | None
@@ -48,7 +48,7 @@ class _RecentWrite:
 
 
 class RollbackMonitor:
-    """Watches a journal that may roll back; SQLite cannot, and needs none of this."""
+    """Watches a journal that may roll back. SQLite cannot, and needs none of this."""
 
     def __init__(
         self,
@@ -67,26 +67,26 @@ class RollbackMonitor:
         self._journal_clock = journal_clock or JournalClock(clock)
         self._recent_writes: OrderedDict[str, _RecentWrite] = OrderedDict()
         self._recent_bytes = 0
-        self._reported_boot: float | None = None  # when the rollback happened that was last told
+        self._reported_boot: float | None = None  # when the rollback happened that was reported last
         since_s = journal.rolled_back_s()
         if since_s is not None and since_s >= leases.lease_s:
-            self._reported_boot = clock.boot() - since_s  # of long ago: at a start nobody's news
+            self._reported_boot = clock.boot() - since_s  # a rollback of long ago is not reported at a start
         self._repaired = True
-        self._policies = policies  # in force
+        self._policies = policies  # the book in force
 
     def recently_rolled_back(self) -> bool:
-        """Whether what the provider does not dedupe must wait: for one lease after a rollback."""
+        """Whether an operation that the provider does not dedupe must wait: for one lease after a rollback."""
         since_s = self._journal.rolled_back_s()
         return since_s is not None and since_s < self._leases.lease_s
 
     def must_put_back(self) -> bool:
-        """Whether what this process knows has not been put back yet. Until then a paid order has no guard, so that a
-        fresh key would pay it again, also at a provider that dedupes."""
+        """Whether this process has not put its writes back yet. Until then a paid order has no guard, so that a fresh
+        key would pay it again, even at a provider that dedupes."""
         return not self._repaired or self._new_rollback_boot() is not None
 
     def end_may_be_lost(self, operation: Operation) -> bool:
-        """Whether its end, as its caller was told it, may be among what was forgotten: it was sent before the rollback,
-        or so soon after it that two stores' clocks do not tell."""
+        """Whether the journal may have forgotten the operation's end, which its caller may have seen: it was sent
+        before the rollback, or so soon after it that the clocks of two stores cannot tell."""
         since_s, sent_at = self._journal.rolled_back_s(), operation.first_sent_at
         if since_s is None or sent_at is None:
             return False
@@ -95,7 +95,7 @@ class RollbackMonitor:
     def remember(
         self, operation: Operation, *, sealed_request: bytes | None = None, sealed_response: bytes | None = None
     ) -> None:
-        """The journal has confirmed this. It is kept in mind for a lease, as far as there is room."""
+        """Remember an operation that the journal has confirmed, for one lease, as far as there is room."""
         before = self._forget(operation.id)
         if before is not None:
             sealed_request, sealed_response = sealed_request or before.request, sealed_response or before.response
@@ -112,7 +112,7 @@ class RollbackMonitor:
             self._forget(next(iter(self._recent_writes)))
 
     def messages_of(self, operation_id: str) -> tuple[bytes | None, bytes | None]:
-        """The sealed request and response of an operation, as far as they are kept in mind."""
+        """The sealed request and response of an operation, if they are remembered."""
         known = self._recent_writes.get(operation_id)
         return (known.request, known.response) if known is not None else (None, None)
 
@@ -126,7 +126,7 @@ class RollbackMonitor:
         return recent_write
 
     async def keep_watching(self) -> None:
-        """Notice for ever. It asks nothing: whoever writes to the journal hears what it says of itself."""
+        """Check for ever. It makes no call: every write to the journal shows whether the journal has rolled back."""
         while True:
             try:
                 await self.check()
@@ -135,7 +135,8 @@ class RollbackMonitor:
             await self._clock.sleep(_CHECK_EVERY_S)
 
     async def check(self) -> int:
-        """Where the journal has rolled back, tell it once, and put back what it forgot of ours. How much that was."""
+        """If the journal has rolled back, report it once, and put back what it forgot of ours. Returns how many
+        operations."""
         at_boot = self._new_rollback_boot()
         if at_boot is not None:
             self._reported_boot = at_boot
@@ -151,7 +152,7 @@ class RollbackMonitor:
         return restored
 
     def _new_rollback_boot(self) -> float | None:
-        """When the journal rolled back, if that has not been told yet."""
+        """When the journal rolled back, if that has not been reported yet."""
         since_s = self._journal.rolled_back_s()
         if since_s is None:
             return None
@@ -160,8 +161,8 @@ class RollbackMonitor:
         return at_boot if is_new else None
 
     async def _store_revisions(self) -> None:
-        """An edit put in force in the forgotten second: operations go on being pinned to it, and others must be
-        able to read it."""
+        """Store the revisions in force again, because one may be from the lost second: operations are still pinned to
+        it, and other sidecars must be able to read it."""
         for provider in self._policies().providers.values() if self._policies is not None else ():
             if await self._journal.revision(provider.name, provider.revision) is None:
                 await self._journal.keep_revision(provider.name, provider.revision, provider.content)
@@ -172,6 +173,7 @@ class RollbackMonitor:
         )
         for operation in forgotten:
             recent_write = self._recent_writes.get(operation.id)
-            if recent_write is not None and recent_write.operation is operation:  # else it was written again meanwhile
+            # Otherwise it was written again meanwhile.
+            if recent_write is not None and recent_write.operation is operation:
                 await self._leases.restore(operation, recent_write.request, recent_write.response)
         return len(forgotten)

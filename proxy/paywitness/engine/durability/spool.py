@@ -1,9 +1,11 @@
 """The spool: evidence that the journal did not take in time, on the local disk until it is replayed into the journal.
 
-One file per attempt, sealed whole, durable before `store` returns True. A file leaves the spool only after its evidence
-is in the journal. A file that cannot be read is quarantined and never deleted: it may be the only proof of a payment.
-A directory belongs to one process at a time. `SpoolReplayer` concludes and records, like for a response that has just
-come, and never sends. Replaying the same file twice, after a crash in between, changes nothing.
+There is one file per attempt, sealed whole, and durable before `store` returns True. A file leaves the spool only after
+its evidence is in the journal. A file that cannot be read is quarantined and never deleted, because it may be the only
+proof of a payment. A directory belongs to one process at a time.
+
+`SpoolReplayer` concludes and records the evidence like a response that has just come, and never sends. If the process
+crashes in between and replays the same file again, nothing changes.
 """
 
 from __future__ import annotations
@@ -36,8 +38,9 @@ from paywitness.secrets import Vault
 
 _log = logging.getLogger("paywitness.spool")
 
-FILES_MAX = 10_000  # a busy sidecar's answers of a minute or two: by then nothing new is sent, the journal being down
-FILE_BYTES_MAX = 5 * 1024 * 1024  # an answer of 4 MiB, the largest that is kept, and what is said about it
+# A busy sidecar's responses of a minute or two: by then nothing new is sent, because the journal is down.
+FILES_MAX = 10_000
+FILE_BYTES_MAX = 5 * 1024 * 1024  # a response of 4 MiB, the largest that is stored, and its facts
 _PARTIAL_SUFFIX = ".tmp"
 _UNREADABLE_SUFFIX = ".unreadable"
 _FORMAT = b"1"
@@ -45,22 +48,21 @@ _FORMAT = b"1"
 
 @dataclass(frozen=True, slots=True)
 class SpooledEvidence:
-    """What one attempt showed, as the journal would have been told it. Times are wall time."""
+    """The evidence of one attempt, with what the journal would have stored. Times are wall time."""
 
     operation_id: str
     attempt: AttemptSummary
     recorded_at: float  # when it went to the spool
-    sealed_response: bytes | None = (
-        None  # the answer, sealed for its operation; kept where it turns out to speak for it
-    )
+    # The response, sealed for its operation; stored if it turns out to decide the operation.
+    sealed_response: bytes | None = None
     sealed_credential: bytes | None = None
-    no_bytes_after_at: float | None = None  # from then on no byte of the attempt can leave any more
-    undelivered: bool = False  # nobody was there to be told
+    no_bytes_after_at: float | None = None  # from then on no byte of the attempt can leave
+    undelivered: bool = False  # no caller was there to get the reply
 
 
 def _encode(evidence: SpooledEvidence) -> bytes:
-    """The format, the facts as one line of JSON, then the ciphertexts as they are: base64 would make them a third
-    larger."""
+    """The format number, the facts as one line of JSON, then the ciphertexts as they are: base64 would make them a
+    third larger."""
     blobs = (evidence.sealed_response, evidence.sealed_credential)
     facts = {
         "operation_id": evidence.operation_id,
@@ -68,14 +70,15 @@ def _encode(evidence: SpooledEvidence) -> bytes:
         "recorded_at": evidence.recorded_at,
         "quiet_at": evidence.no_bytes_after_at,
         "unheard": evidence.undelivered,
-        "request_id": evidence.attempt.request_id,  # not among the attempt's: an earlier release could not read it
+        # Not in `attempt`, because an earlier release could not read it there.
+        "request_id": evidence.attempt.request_id,
         "lengths": [None if blob is None else len(blob) for blob in blobs],
     }
     return b"\n".join([_FORMAT, json.dumps(facts).encode(), b"".join(blob or b"" for blob in blobs)])
 
 
 def _attempt_value_of(attempt: AttemptSummary) -> dict[str, Any]:
-    """Stored keys never change; fields may get better names."""
+    """The stored form. Its keys never change, although the fields may get better names."""
     read_as = attempt.classification
     return {
         "number": attempt.number,
@@ -113,7 +116,7 @@ def _classification_of(value: dict[str, Any]) -> Classification:
 
 
 def _decode(plain: bytes) -> SpooledEvidence:
-    """What `_encode` wrote, or UnreadableSecret."""
+    """The evidence that `_encode` wrote. Raises UnreadableSecret."""
     format_line, _, rest = plain.partition(b"\n")
     line, _, rest = rest.partition(b"\n")
     try:
@@ -138,13 +141,13 @@ def _decode(plain: bytes) -> SpooledEvidence:
 
 
 class Spool:
-    """Evidence on the local disk. Opening it takes the directory for this process; `close` gives it back."""
+    """The evidence on the local disk. Opening it takes the directory for this process; `close` releases it."""
 
     def __init__(self, directory: Path, vault: Vault, clock: Clock) -> None:
         self._directory = directory
         self._vault = vault
         self._clock = clock
-        self._lock = threading.Lock()  # over what stands below: files are written in threads
+        self._lock = threading.Lock()  # for the fields below: files are written in threads
         self._names: set[str] = set()
         self._writes_in_progress = 0
         self._latest_ms = 0
@@ -156,7 +159,7 @@ class Spool:
             raise SettingsError(f"--spool {directory}: {error.strerror or error}") from None
 
     def __len__(self) -> int:
-        """How many pieces wait."""
+        """How many pieces of evidence wait."""
         return len(self._names)
 
     def close(self) -> None:
@@ -172,7 +175,7 @@ class Spool:
         undelivered: bool = False,
         sealed_credential: bytes | None = None,
     ) -> bool:
-        """Keep what an attempt came to, whether or not the answer speaks for the operation: see `store`."""
+        """Store the evidence of an attempt, whether or not its response decides the operation: see `store`."""
         sealed_response = seal_response(self._vault, response, operation.id) if response is not None else None
         now = self._clock.now()
         return await self.store(
@@ -182,20 +185,21 @@ class Spool:
         )
 
     async def store(self, evidence: SpooledEvidence) -> bool:
-        """Keep it; True once it is durable. False where it is not: the spool is full, or the disk fails."""
+        """Store a piece of evidence. True once it is durable; False if the spool is full or the disk fails."""
         return await asyncio.to_thread(self._store, evidence)
 
     async def pending(self) -> tuple[str, ...]:
-        """The names of what waits, oldest first."""
+        """The names of the waiting pieces, oldest first."""
         with self._lock:
             return tuple(sorted(self._names))
 
     async def read(self, name: str) -> SpooledEvidence | None:
-        """One piece that waits. None where there is nothing to replay: it is gone, was set aside, or the disk fails."""
+        """One waiting piece. None if there is nothing to replay: it is gone or quarantined, or the disk fails."""
         return await asyncio.to_thread(self._read, name)
 
     async def remove(self, name: str) -> None:
-        """It is in the journal. A file that cannot be removed is replayed once more after the next start."""
+        """Remove a piece that is in the journal. If the file cannot be removed, it is replayed again after the next
+        start."""
         await asyncio.to_thread(self._remove, name)
 
     def _store(self, evidence: SpooledEvidence) -> bool:
@@ -229,15 +233,16 @@ class Spool:
                 os.fsync(file.fileno())
             partial_path.rename(path)
         except OSError:
-            with contextlib.suppress(OSError):  # what is left of it is looked at by the next start
+            with contextlib.suppress(OSError):  # the next start checks what is left of it
                 partial_path.unlink()
             raise
         with self._lock:
-            self._names.add(name)  # from here on it is replayed, whether or not we can promise that it would survive
+            # From here on it is replayed, even if we cannot promise that it would survive a crash.
+            self._names.add(name)
         os.fsync(self._descriptor)
 
     def _report_not_stored(self, reason: str) -> bool:
-        if not self._failing:  # once, until it goes well again: every call of an outage comes by here
+        if not self._failing:  # once, until a write succeeds again: every call of an outage comes by here
             _log.error("evidence could not be kept in the spool %s: %s", self._directory, reason)
         self._failing = True
         return False
@@ -269,7 +274,7 @@ class Spool:
             quarantined,
             reason,
         )
-        with contextlib.suppress(OSError):  # then it is met again at the next start
+        with contextlib.suppress(OSError):  # otherwise the next start finds it again
             path.rename(quarantined)
         self._forget(name)
 
@@ -285,8 +290,9 @@ class Spool:
             self._names.discard(name)
 
     def _load_existing(self) -> None:
-        """What an earlier process left: pieces that wait, pieces that only another key could read, and at most a few
-        that it was writing when it was killed. Those nobody was promised; where they are whole they are true."""
+        """Load what an earlier process left: waiting pieces, pieces that only another key could read, and at most a
+        few that it was writing when it was killed. Nobody relied on those last ones, but if they are whole they are
+        true."""
         for path in sorted(self._directory.iterdir()):
             name, suffix = path.stem, path.suffix
             if not name.isdigit() or suffix not in {"", _PARTIAL_SUFFIX, _UNREADABLE_SUFFIX}:
@@ -316,13 +322,13 @@ def _associated_data(name: str) -> str:
 
 
 def _open_locked(directory: Path) -> int:
-    """The directory, made where it is not there, readable by its owner alone and locked; as a descriptor. Another
-    process would set our evidence aside, not having our keys."""
+    """A descriptor of the directory, made if it does not exist, readable by its owner alone and locked. A second
+    process does not have our keys and would quarantine our evidence."""
     if not directory.is_dir():
         directory.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         directory.mkdir(exist_ok=True, mode=0o700)
         _fsync_directory(directory.parent)
-    with contextlib.suppress(PermissionError):  # a mount that is not ours; what we write there is sealed, and 0600
+    with contextlib.suppress(PermissionError):  # a mount that is not ours; our files in it are sealed, and 0600
         directory.chmod(0o700)
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -346,7 +352,7 @@ def _fsync_directory(directory: Path) -> None:
 
 _POLL_EVERY_S = 1.0
 _RETRY_UNFIT_AFTER_S = 60.0  # until a piece that does not fit the journal is tried again
-_RETRY_NOT_TAKEN_AFTER_S = 5.0  # until one that the journal did not take, though it answers, is
+_RETRY_NOT_TAKEN_AFTER_S = 5.0  # until a piece is tried again that the journal did not take, although it answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,7 +364,7 @@ class SpoolReplayer:
     clock: Clock
     late_evidence: LateEvidenceRecorder
     _postponed_until_mono: dict[str, float] = field(default_factory=dict)  # by the names of pieces
-    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # the resolver replays too, before it looks
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # the resolver replays too, before each turn
 
     async def keep_replaying(self) -> None:
         while True:
@@ -367,7 +373,8 @@ class SpoolReplayer:
                 await self.replay_all()
 
     async def replay_all(self) -> int:
-        """Replay what waits, oldest first; how many pieces are now in the journal. Stops where the journal is down."""
+        """Replay the waiting pieces, oldest first. Returns how many are now in the journal. Stops if the journal is
+        down."""
         async with self._lock:
             return await self._replay_all()
 
@@ -401,7 +408,7 @@ class SpoolReplayer:
         self._postponed_until_mono[name] = self.clock.mono() + _RETRY_UNFIT_AFTER_S
 
     async def _replay(self, name: str) -> str | None:
-        """Bring one piece into the journal. None once it is there; else why it is kept."""
+        """Bring one piece into the journal. None once it is there; else the reason why it stays in the spool."""
         evidence = await self.spool.read(name)
         if evidence is None:
             return "it cannot be read"
@@ -410,7 +417,7 @@ class SpoolReplayer:
         if operation is None:
             return f"the journal does not know {evidence.operation_id}"
         if any(entry.attempt == evidence.attempt for entry in await journal.history(operation.id)):
-            return None  # it was taken after all: only the reply was lost, or we crashed before the file was removed
+            return None  # the journal had taken it: only the answer was lost, or we crashed before the file was removed
         policy = await self.pinned.policy_from_book(operation, self.book())
         if policy is None:
             return f"no policy tells what it means for {operation.id}"

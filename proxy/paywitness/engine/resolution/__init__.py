@@ -1,5 +1,4 @@
-"""Resolution: finds out what became of an operation after its caller has left. An unknown outcome ends by evidence
-alone.
+"""Resolution: finds the outcome of an operation after its caller has left. An unknown outcome ends by evidence alone.
 
     resolver           takes due operations: inquire, resend under the same key, cancel, reschedule or send to review
     next_checks        what follows a check that ended nothing, and a customer's time to act

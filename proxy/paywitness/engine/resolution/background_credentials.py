@@ -1,8 +1,8 @@
-"""Credentials for calls of our own: the caller's, those that were accepted for the account, or the environment's.
+"""Credentials for our own calls: the caller's, those that were accepted for the account, or the environment's.
 
-The caller's come first: they are known to be of the right account. They expire, so the others follow. Of those it must
-be known whose they are before "not found" under one of them says anything, or anything but an inquiry is sent. One that
-is known to be another owner's is not used at all.
+The caller's credential comes first, because it is known to be of the right account. It expires, so the others follow.
+The owner of another credential must be known before "not found" under it counts, and before anything but an inquiry is
+sent under it. A credential that is known to be another owner's is not used at all.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from paywitness.upstream.request import WireRequest
 _log = logging.getLogger("paywitness.credentials")
 SAME, UNKNOWN = CredentialRelation.SAME, CredentialRelation.UNKNOWN
 _ACCEPTED_MAX = 5  # credentials of an account that are tried, newest first
-_RENEW_BEFORE_S = 60.0  # a token that ends while the call is under way answers 401
+_RENEW_BEFORE_S = 60.0  # a token that expires while the call is under way would get 401
 _TOKEN_LIFETIME_DEFAULT_S = 300.0  # for providers that do not say
 
 
@@ -47,8 +47,8 @@ class CredentialCandidate:
     """A credential to try."""
 
     headers: Headers
-    is_of_account: bool  # it made the operation, or is mapped to the same account: a miss under it counts
-    may_send: bool  # also what moves money: as above, or the policy gives it for the account
+    is_of_account: bool  # it made the operation, or is mapped to the same account, so a miss under it counts
+    may_send: bool  # it may send what moves money: as above, or the policy gives it for the account
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class CredentialSource:
     async def candidates(
         self, operation: Operation, policy: Policy, request: StoredRequest | None
     ) -> AsyncIterator[CredentialCandidate]:
-        """Credentials to try, one after the other. Nothing is looked up before it is needed."""
+        """The credentials to try, one after the other. Each is read only when it is needed."""
         tried: set[Headers] = set()
         caller_headers = credential_headers(request.headers) if request is not None else ()
         if caller_headers:
@@ -79,7 +79,7 @@ class CredentialSource:
             if accepted in tried or self._is_anothers(operation, policy, accepted):
                 continue
             tried.add(accepted)
-            # The provider executed a call under it for an account that it reads itself: that is a mapping.
+            # The provider executed a call under it for an account that the provider reads itself: that is a mapping.
             is_mapped = operation.account_source is AccountSource.SELECTOR
             relation = SAME if is_mapped else await self._relation(operation, policy, accepted)
             if relation is SAME:
@@ -91,20 +91,20 @@ class CredentialSource:
             relation = await self._relation(operation, policy, environment)
             if relation is not CredentialRelation.OTHER:
                 yield CredentialCandidate(environment, is_of_account=relation is SAME, may_send=True)
-        for accepted in unknown:  # last: that it is not found under them says nothing
+        for accepted in unknown:  # last, because "not found" under them proves nothing
             yield CredentialCandidate(accepted, is_of_account=False, may_send=False)
         if not tried:
-            yield CredentialCandidate((), is_of_account=True, may_send=True)  # a provider that asks for none
+            yield CredentialCandidate((), is_of_account=True, may_send=True)  # a provider that needs no credential
 
     async def _given(self, operation: Operation, policy: Policy, tried: set[Headers]) -> AsyncIterator[Headers]:
-        """What the policy gives for the account, from the environment, and what was not tried yet."""
+        """The credentials that the policy gives for the account from the environment, without those that were tried."""
         for given in given_credentials(operation, policy):
             environment = await self._from_environment(policy, given)
             if environment and environment not in tried and not self._is_anothers(operation, policy, environment):
                 yield environment
 
     def _is_anothers(self, operation: Operation, policy: Policy, headers: Headers) -> bool:
-        """Whether the policy's `accounts:` list the credential, and for other accounts than the operation's."""
+        """Whether the policy's `accounts:` list the credential, but only for other accounts than the operation's."""
         listing = policy.accounts.listing(credential_in(headers, self.vault.identity_secret))
         return bool(listing) and operation.named_account not in listing
 
@@ -115,8 +115,8 @@ class CredentialSource:
         return SAME if await self.control_question.proves_same(operation, policy, headers) else UNKNOWN
 
     async def _newest_accepted(self, operation: Operation) -> list[Headers]:
-        """What the provider accepted for the account, newest first. A sidecar that records late makes a credential the
-        newest which the provider does not take any more, so several are tried."""
+        """The credentials that the provider accepted for the account, newest first. Several are tried, because a
+        sidecar that records late may make a credential the newest that the provider no longer accepts."""
         found = []
         for _, sealed in await self.journal.newest_credentials(operation.account, _ACCEPTED_MAX):
             with suppress(UnreadableSecret):
@@ -135,7 +135,7 @@ class CredentialSource:
         return () if token is None else (*found, (b"Authorization", f"Bearer {token}".encode("latin-1")))
 
     async def _oauth2_token(self, policy: Policy, oauth2: OAuth2) -> str | None:
-        """A token by client credentials (RFC 6749 4.4), kept for as long as it is good."""
+        """A token by client credentials (RFC 6749 4.4), kept until it expires."""
         key = (policy.provider, oauth2)
         stored = self._tokens.get(key)
         if stored is not None and stored[1] > self.clock.mono():
@@ -166,7 +166,7 @@ class CredentialSource:
 
 
 def given_credentials(operation: Operation, policy: Policy) -> tuple[BackgroundCredentials, ...]:
-    """What the policy gives for calls of our own: those of the operation's account, then the file's."""
+    """The credentials that the policy gives for our own calls: those of the operation's account, then the file's."""
     account = policy.accounts.account_named(operation.named_account)
     of_file = () if policy.credentials is None else (policy.credentials,)
     return of_file if account is None else (*account.credentials, *of_file)

@@ -1,7 +1,7 @@
-"""The control question: whether a credential finds an object that another one is known to have made. If it does, both
-are of one account, and "not found" under it counts.
+"""The control question: whether a credential finds an object that another credential is known to have made. If it does,
+both are of one account, and "not found" under it counts.
 
-It is what tells a rotated token from a stranger's if the provider cannot say whose a credential is.
+If the provider cannot name the owner of a credential, only this tells a rotated token from a stranger's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from paywitness.secrets import Vault
 from paywitness.upstream.client import UpstreamClient
 from paywitness.upstream.request import WireRequest
 
-_KNOWN_MAX = 50  # payments just before the operation, and as many of the newest: one of its credential is looked for
+# Payments just before the operation, and as many of the newest, among which one of its credential is searched for.
+_KNOWN_MAX = 50
 _ASKED_AGAIN_AFTER_S = 600.0
 _PAIRS_MAX = 1_000
 
@@ -38,10 +39,10 @@ class ControlQuestion:
     owners: CredentialOwners
     vault: Vault
     clock: Clock
-    _asked: dict[tuple[str, str], float] = field(default_factory=dict)  # pairs of credentials: asked again after
+    _asked: dict[tuple[str, str], float] = field(default_factory=dict)  # pairs of credentials: when to ask again
 
     async def proves_same(self, operation: Operation, policy: Policy, headers: Headers) -> bool:
-        """Whether the credential finds what the one that made the operation has made. Written down if it does."""
+        """Whether the credential finds an object of the one that made the operation. If it does, that is recorded."""
         mine = credential_in(headers, self.vault.identity_secret)
         pair = (mine, operation.credential)
         if self._asked.get(pair, 0.0) > self.clock.mono():
@@ -60,7 +61,7 @@ class ControlQuestion:
         return True
 
     async def _known_object(self, operation: Operation, policy: Policy) -> tuple[Operation, Inquiry, str] | None:
-        """A payment that the same credential is known to have made, and how to ask for it by its reference."""
+        """A payment that the operation's credential is known to have made, and the inquiry for it by its reference."""
         newest = OperationQuery(
             provider=operation.provider,
             operation=operation.operation,
@@ -68,7 +69,8 @@ class ControlQuestion:
             states=frozenset({State.SUCCEEDED}),
             limit=_KNOWN_MAX,
         )
-        # After a rotation the newest are soon all of the other credential, and those just before are of the same one.
+        # After a rotation the newest payments are soon all of the other credential. Those just before it are of the
+        # same one.
         earlier = await self.journal.find_operations(replace(newest, before=operation.id))
         for known in (*earlier, *await self.journal.find_operations(newest)):
             if known.credential != operation.credential or known.reference is None or known.incident is not None:

@@ -1,7 +1,7 @@
-"""Evidence from outside our own attempts, written down: by an inquiry, an event, a cancel or a person.
+"""Records evidence from outside our own attempts: from an inquiry, a webhook event, a cancel or a person.
 
-One brain for all of them: conclude, decide when to look again, record over the version that was read. Whoever brings
-the evidence needs no lease: a lease is the right to send, not the right to know.
+All of them go the same way: conclude, decide when to inquire again, record over the version that was read. Whoever
+brings evidence needs no lease, because a lease is only the right to send.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ from paywitness.secrets import Vault
 from paywitness.telemetry.emitter import Telemetry
 from paywitness.telemetry.events import EvidenceKind, transition_events
 
-# What an inquiry found was paid or accepted was, whichever attempt it was by.
+# If an inquiry found one of these, it is true whichever attempt caused it.
 _TRUE_OF_ANY_ATTEMPT = frozenset({*SUCCESSES, *PENDINGS, *REVERSALS})
-_LEFT_TO_CALLER_S = 2.0  # a caller at another sidecar looks once a second
-_JITTER_SHARE = 0.2  # proportional: a thousand doubts of one outage are not looked at in one second
+_LEFT_TO_CALLER_S = 2.0  # a caller at another sidecar checks once a second
+_JITTER_SHARE = 0.2  # proportional, so that a thousand doubts of one outage are not inquired about in one second
 
 
 @dataclass(frozen=True, slots=True)
 class AppliedEvidence:
-    """What became of a piece of evidence. Neither an event nor postponed: it said nothing new."""
+    """The result of applying a piece of evidence. Without an event and not postponed, it showed nothing new."""
 
     operation: Operation
     event: Event | None = None
@@ -68,14 +68,14 @@ class AppliedEvidence:
 
 
 class _MayBeLaterGenerationError(Exception):
-    """What an inquiry found may be of a later generation of the key."""
+    """The payment that an inquiry found may be of a later generation of the key."""
 
 
 class _NothingNewError(Exception):
     def __init__(self, operation: Operation, *, postponed: bool = False) -> None:
         super().__init__(operation.id)
         self.operation = operation
-        self.postponed = postponed  # it may say something new later
+        self.postponed = postponed  # it may show something new later
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +100,8 @@ class ExternalEvidenceRecorder:
         actor: str = "",
         note: str = "",
     ) -> AppliedEvidence:
-        """Write down what was found. `provider_object` is the provider's own object; `may_be_stale` as `FoundObject`'s;
-        `lease_token` is that of the lease that is given back. Raises JournalUnavailable."""
+        """Record a finding. `provider_object` is the provider's own object; `may_be_stale` is as in `FoundObject`;
+        `lease_token` is that of the lease to give back. Raises JournalUnavailable."""
         once = partial(
             self._apply_once,
             policy=policy,
@@ -117,7 +117,7 @@ class ExternalEvidenceRecorder:
         if applied.operation.version == operation.version or not shows_totals(operation, policy, provider_object):
             return applied
         if await self._shows_more(applied.operation, policy, finding, provider_object):
-            # A change has one posting. What else the object shows of the payment is written by another one.
+            # A change has one posting. The other totals that the object shows are written by a second change.
             await once(applied.operation)
         return applied
 
@@ -136,7 +136,7 @@ class ExternalEvidenceRecorder:
     ) -> AppliedEvidence:
         event: Event | None = None
         before = inquired = operation
-        is_last_generation: bool | None = None  # whether no later generation of its key is found by the same stamp
+        is_last_generation: bool | None = None  # whether no later generation of its key has the same stamp
         payment = await self._payment_to_compare(operation, policy, finding, provider_object)
         was_incremented = finding.kind is FindingKind.NOT_OURS and await self._was_incremented(operation)
 
@@ -145,7 +145,7 @@ class ExternalEvidenceRecorder:
             before = current
             after, event = self._conclude(current, policy, source, finding, may_be_stale=may_be_stale)
             if was_incremented:
-                after = after.changed(incident=current.incident)  # it shows the total that the increments have made
+                after = after.changed(incident=current.incident)  # it shows the total after the increments
             now = self.journal_writer.journal_clock.now()
             shown = shown_by_object(after, policy, finding.classification, provider_object, now=now)
             if shown is not None and shown.dispute:
@@ -201,9 +201,9 @@ class ExternalEvidenceRecorder:
     async def apply_absence(
         self, operation: Operation, counted: Operation, policy: Policy, finding: Finding, lease_token: str
     ) -> bool:
-        """Inquiries have proven that it was never executed: it ends. If its caller may still wait and would pay by
-        another route then, that must be one step with the end: it is left to that caller for a moment, once. `counted`:
-        the operation with the last miss. Whether anything was written. Raises JournalUnavailable."""
+        """End an operation that inquiries have proven absent. Its caller may still wait, and may pay by another route.
+        Then that payment and the end must be one step. So the end is left to that caller for a moment, once. `counted`
+        is the operation with the last miss. Returns whether anything was written. Raises JournalUnavailable."""
         detail = f"{counted.misses} misses after all had settled"
         if self._may_be_made_elsewhere(operation, policy):
             left = Finding(finding.source, FindingKind.MISSED, None, None, f"{detail}; its caller may pay elsewhere")
@@ -238,7 +238,7 @@ class ExternalEvidenceRecorder:
 
     def _may_be_of_forgotten(self, before: Operation, after: Operation) -> bool:
         """Whether a success that contradicts an end may be of a later generation of the key, which the journal forgot a
-        moment ago. Whoever knows that one puts it back within a lease."""
+        moment ago. The sidecar that knows that generation puts it back within a lease."""
         contradicts = after.incident == IncidentKind.SUCCESS_AFTER_FAILURE and before.incident is None
         rollback = self.journal_writer.rollback
         return contradicts and before.key_released and rollback is not None and rollback.recently_rolled_back()
@@ -261,15 +261,16 @@ class ExternalEvidenceRecorder:
         return None if row is None else payment_from_row(row)
 
     async def _has_later_generation(self, operation: Operation) -> bool:
-        """Whether its key has started again under the same stamp. A later one that has not failed asks for itself."""
+        """Whether its key has started again under the same stamp. A later generation that has not failed is inquired
+        about on its own."""
         listing = OperationQuery(provider=operation.provider, stamp=operation.stamp, limit=10)
         found = await self.journal_writer.journal.find_operations(listing)
         later = [one for one in found if one.key == operation.key and one.generation > operation.generation]
         return any(one.state is not State.FAILED for one in later)
 
     async def release_voided_payment(self, before: Operation, after: Operation) -> None:
-        """A void that succeeded gave back what its target had paid: that intent may be paid again. Should we be killed
-        in between, it stays blocked until an event or a person says so."""
+        """A void that succeeded gave back what its target had paid, so that intent may be paid again. If the process
+        dies in between, the intent stays blocked until an event or a person releases it."""
         guard = after.guard
         first_time = after.state is State.SUCCEEDED and not before.state.ended
         if (
@@ -297,8 +298,8 @@ class ExternalEvidenceRecorder:
             await self.journal_writer.write_with_retry(paid[0], change_from)
 
     async def _is_given_back(self, operation: Operation) -> bool:
-        """Whether the payment was given back as a whole: a void of what is left after a capture gives back less. One of
-        which nothing is known counts as given back, unless a capture of ours exists."""
+        """Whether the whole payment was given back: a void of the rest after a capture gives back less. A payment
+        without a record counts as given back, unless a capture of ours exists."""
         if not operation.payment:
             return True
         [row] = await self.journal_writer.journal.ledger_rows((payment_key(operation.payment),))
@@ -313,7 +314,7 @@ class ExternalEvidenceRecorder:
         shown: ShownBalance,
         lease_token: str | None,
     ) -> OperationChange:
-        """A dispute is a fact of the payment: the operation stays as it is."""
+        """A dispute is a fact of the payment: the operation does not change."""
         kind = AnnouncementKind.DISPUTE_WON if shown.dispute == "won" else AnnouncementKind.DISPUTED
         announcement = Announcement((kind,), current.outcome, current.result_class, current.reference, current.incident)
         context = self._write_context(current, policy, lease_token)
@@ -347,12 +348,12 @@ class ExternalEvidenceRecorder:
             gives_back=lease_token,
             first_check_at=lambda after: now + self.first_check_delay_s(after, policy),
             reached=self.waiters.has_waiter(current.id),
-            # Its caller may have been told an end that the journal has forgotten since.
+            # Its caller may have seen an end that the journal has forgotten since.
             delivery_pending=rollback is not None and rollback.end_may_be_lost(current),
         )
 
     def first_check_delay_s(self, operation: Operation, policy: Policy) -> float:
-        """How long after coming into its state an operation is looked at."""
+        """How long after a change of state an operation is first inquired about."""
         if operation.state is State.REQUIRES_ACTION:
             return policy.resolve.action_expires_s
         return policy.resolve.schedule_s[0] * self.jitter_factor()
@@ -364,14 +365,14 @@ class ExternalEvidenceRecorder:
         return is_settled(operation, self.settle_s(policy), self.journal_writer.ages.low_now(quiet_since(operation)))
 
     def settle_s(self, policy: Policy) -> float:
-        """From when on nothing can still arrive: never sooner than a lease and the kernel's own patience are over."""
+        """After this long nothing can still arrive: never sooner than a lease and the first byte's timeout are over."""
         return max(policy.resolve.settle_s, self.journal_writer.leases.lease_s + policy.timeouts.first_byte_s)
 
     def _sealed_replay_response(
         self, before: Operation, after: Operation, policy: Policy, provider_object: Tree
     ) -> bytes | None:
-        """How a repeat will be answered: with the provider's own object, in the shape that the policy gives it. What
-        was kept of an earlier state speaks for it no longer."""
+        """The sealed reply to later duplicates: the provider's own object, in the shape that the policy gives it. The
+        response that was stored for an earlier state is no longer true."""
         if not changes_replay(before, after):
             return None
         response = replay_response(after, policy.as_response, provider_object, policy.encoding)
@@ -379,7 +380,7 @@ class ExternalEvidenceRecorder:
 
 
 def _check_new_dispute(payment: Payment | None, current: Operation, shown: ShownBalance) -> None:
-    """A later event of the same dispute is announced only if it changes what is disputed."""
+    """A later event of the same dispute is announced only if it changes the amount or the result."""
     if payment is not None and not is_new_dispute(payment, current, shown):
         raise _NothingNewError(current)
 
@@ -393,10 +394,11 @@ def _says_nothing_new(before: Operation, after: Operation, event: Event | None, 
 def _check_inquiry_applies(
     current: Operation, inquired: Operation, event: Event | None, *, is_last_generation: bool | None
 ) -> None:
-    """Whether an inquiry that was made for `inquired` can say this of the operation as it now stands."""
+    """Whether an inquiry that was made for `inquired` can show this about the operation as it is now."""
     if event not in _TRUE_OF_ANY_ATTEMPT:
         if current.attempts != inquired.attempts:
-            raise _NothingNewError(current)  # it was asked before the last attempt was sent, and cannot deny that
+            # The inquiry was made before the last attempt was sent, and cannot deny that attempt.
+            raise _NothingNewError(current)
     elif current.key_released and is_last_generation is None:
         raise _MayBeLaterGenerationError
     elif current.key_released and not is_last_generation:

@@ -1,6 +1,7 @@
-"""The inquirer: asks a provider what became of an operation, by every way that its policy knows, and sends cancels.
+"""The inquiry client: asks a provider for the outcome of an operation, by each way that its policy knows, and sends
+cancels.
 
-Inquiries are safe to repeat, so a slow one is hedged: a second is sent, and the first whole answer counts.
+Inquiries are safe to repeat, so a slow one is hedged: a second one is sent, and the first whole response counts.
 """
 
 from __future__ import annotations
@@ -57,21 +58,22 @@ _CREDENTIAL_REFUSED_STATUSES = frozenset({401, 403})
 _NOT_FOUND = 404
 _SERVER_ERROR = 500
 _RECENT_FAILURES_MAX = 10_000
-CANCEL_SOURCE = "cancel"  # of what the answer to a cancel shows
+CANCEL_SOURCE = "cancel"  # the source of findings from the response to a cancel
 _HEDGE_SHARE = 0.25  # of the first byte's timeout: an inquiry that takes longer is slow
 
 
 @dataclass(frozen=True, slots=True)
 class InquiryResult:
-    """What one look came to: the finding that counts, its object, and every way that was asked in vain."""
+    """The result of asking by all ways: the finding that counts, its object, and the inquiries that missed."""
 
     seen: FoundObject
-    # All ways that could be asked, if every one of them missed; or the one that showed a denial that may be stale.
+    # All inquiries that could be made, if every one of them missed; or the one that showed a denial that may be stale.
     missed_inquiries: tuple[Inquiry, ...] = ()
-    gone: bool = False  # what the provider has named to us is not there: `missed_inquiries` are those that named it
+    # The object that the provider has named to us does not exist; `missed_inquiries` are those that named it.
+    gone: bool = False
     retry_after_s: float | None = None
-    limited_for_s: float | None = None  # our limits did not let us ask, and may so much later
-    cannot_inquire: bool = False  # no way to ask can name it, with what is known of it
+    limited_for_s: float | None = None  # our limits refused the inquiry, and may allow it after this time
+    cannot_inquire: bool = False  # no inquiry can name the operation, with the values that are known of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +88,13 @@ class InquiryClient:
     gate: Gate
     retry_budget: RetryBudget
     ages: Ages
-    provider_ahead_s: dict[str, float] = field(default_factory=dict)  # by provider: its clock before our CLOCK_BOOTTIME
-    recent_failures: dict[str, ResultClass] = field(default_factory=dict)  # by operation: asking it again is a retry
+    # By provider: how far its clock is ahead of our CLOCK_BOOTTIME.
+    provider_ahead_s: dict[str, float] = field(default_factory=dict)
+    # By operation: a further inquiry counts as a retry.
+    recent_failures: dict[str, ResultClass] = field(default_factory=dict)
 
     async def stored_request(self, operation: Operation) -> StoredRequest | None:
-        """What is kept of the request that started it. Its body is empty where it must not be stored."""
+        """The stored request that started the operation. Its body is empty if it must not be stored."""
         sealed, _ = await self.journal.sealed(operation.id)
         if sealed is None:
             return None
@@ -102,7 +106,8 @@ class InquiryClient:
     async def inquire(
         self, operation: Operation, policy: Policy, request: StoredRequest | None, reason: InquiryReason
     ) -> InquiryResult:
-        """Ask by each way in turn until one finds it. A look missed only if every way that can be asked has."""
+        """Inquire by each way in turn until one finds the operation. The result is a miss only if every way that can be
+        used missed."""
         values = replace(template_values(operation, policy, request), sent_at=self._sent_at(operation, policy))
         missed: list[Inquiry] = []
         gone: list[Inquiry] = []
@@ -142,11 +147,11 @@ class InquiryClient:
         body: bytes,
         reason: InquiryReason,
     ) -> tuple[FoundObject, float | None] | InquiryResult:
-        """What one way of asking shows, and how long the provider wants us to wait; or that our limits refuse it."""
+        """The result of one inquiry, and how long the provider wants us to wait; or the refusal by our limits."""
         sent_to = _at_first_upstream(operation, policy)
         answered = await self._inquire_with_permit(operation, sent_to, request, inquiry, target, body)
         elsewhere = sent_to is not policy and _is_unreachable(answered)
-        if elsewhere:  # it has moved: found there counts, not found there says nothing
+        if elsewhere:  # it has moved: a find there counts, a miss there proves nothing
             answered = await self._inquire_with_permit(operation, policy, request, inquiry, target, body)
         if isinstance(answered, InquiryResult):
             return answered
@@ -163,7 +168,7 @@ class InquiryClient:
         return seen, retry_after_of(evidence.response, self.clock.now())
 
     def _sent_at(self, operation: Operation, policy: Policy) -> float | None:
-        """When its first attempt was sent at the earliest, by the provider's clock as it was last seen."""
+        """The earliest time of its first attempt by the provider's clock, as its last response showed it."""
         ahead_s, sent_at = self.provider_ahead_s.get(policy.provider), operation.first_sent_at
         age_max_s = self.ages.high_age_s(sent_at, operation.provider) if sent_at is not None else math.inf
         if ahead_s is None or math.isinf(age_max_s):
@@ -182,8 +187,8 @@ class InquiryClient:
         return time
 
     async def _shows_own_payment(self, operation: Operation, inquiry: Inquiry, seen: FoundObject) -> bool:
-        """Whether a miss shows the payment that the operation acts on, made by the operation's own credential. That is
-        a control question that was answered: the credential that asked is of the same account."""
+        """Whether a miss shows the payment that the operation acts on, made by the operation's own credential. That
+        answers a control question: the credential of the inquiry is of the same account."""
         names_it = inquiry.shared and inquiry.belongs.reference is not None and seen.provider_object is not None
         if seen.finding.kind is not FindingKind.MISSED or not names_it or not operation.payment:
             return False
@@ -195,7 +200,7 @@ class InquiryClient:
     async def _held_against_payment(
         self, operation: Operation, policy: Policy, inquiry: Inquiry, seen: FoundObject
     ) -> FoundObject:
-        """What was found, if it is the operation's own, and proves the movement that was asked about."""
+        """The finding, if the object is the operation's own and proves the movement that the inquiry was about."""
         found = seen.finding.classification
         reference = found.reference if found is not None and inquiry.shared else None
         is_missing = seen.finding.kind is FindingKind.MISSED and seen.finding.status_code == _NOT_FOUND
@@ -211,7 +216,7 @@ class InquiryClient:
         return held_against_payment(operation, policy, seen, payment, now=self.clock.now(), rolled_back=rolled_back)
 
     async def read_object(self, operation: Operation, policy: Policy, request: StoredRequest | None) -> Tree:
-        """The provider's object that an inquiry names, whatever it says; None if it could not be read."""
+        """The provider's object that an inquiry names, in any state; None if it could not be read."""
         values = template_values(operation, policy, request)
         for inquiry in policy.inquiries:
             target, body = inquiry.target(values), _request_body(inquiry.body, values, policy)
@@ -238,7 +243,7 @@ class InquiryClient:
         target: str,
         body: bytes,
     ) -> tuple[Evidence, float, bool, bool] | InquiryResult:
-        """Ask, if the provider's inquiries have a turn for it; and after a failed one, if their budget has."""
+        """Send an inquiry with a permit, and after a failed one also with a grant from the budget of inquiries."""
         permit = await self.gate.acquire(
             policy,
             CallGroup.INQUIRY,
@@ -248,7 +253,8 @@ class InquiryClient:
         )
         if permit.attempt_permit is None:
             return _limited_result(permit.refusal, permit.retry_after_s)
-        evidence: Evidence | None = None  # while nobody was asked there is none, of the provider or of the retry
+        # None as long as nothing was sent: then neither the provider nor the retry is judged.
+        evidence: Evidence | None = None
         grant = None
         try:
             failed = self.recent_failures.get(operation.id)
@@ -283,7 +289,7 @@ class InquiryClient:
     async def cancel(
         self, operation: Operation, policy: Policy, cancel: Cancel, request: StoredRequest | None
     ) -> FoundObject:
-        """Send the cancel, once. What its answer shows is evidence; an empty success shows nothing."""
+        """Send the cancel, once. The object in its response is evidence; an empty success proves nothing."""
         policy = _at_first_upstream(operation, policy)
         values = template_values(operation, policy, request)
         target, body = cancel.target(values), _request_body(cancel.body, values, policy)
@@ -317,9 +323,8 @@ class InquiryClient:
         *,
         is_inquiry: bool = False,
     ) -> tuple[Evidence, float, bool, bool]:
-        """One request of our own, under one credential after the other where it is refused. Inquiries are hedged. With
-        what came back: how long it took, whether it was hedged, and whether the credential is of the operation's
-        account."""
+        """Send one request of our own. If its credential is refused, try the next one. Inquiries are hedged. Also
+        returns how long it took, whether it was hedged, and whether the credential is of the operation's account."""
         began_mono = self.clock.mono()
         evidence, hedged, is_of_account = _NO_CREDENTIAL, False, False
         async for candidate in self.credentials.candidates(operation, policy, request):
@@ -343,7 +348,7 @@ class InquiryClient:
     async def _send_hedged(
         self, origin: Origin, wire_request: WireRequest, operation: Operation, policy: Policy
     ) -> tuple[Evidence, bool]:
-        """A slow inquiry gets a second one beside it, while the provider is well and the budget has room for it."""
+        """Send an inquiry, and a second one beside it if it is slow, the circuit is closed and the budget has room."""
         timeouts = policy.timeouts
         first = self.tasks.start(self.upstream.send(origin, wire_request, timeouts), "inquiry")
         running = {first}
@@ -364,7 +369,8 @@ class InquiryClient:
                 running.add(hedge)
                 while evidence is None:
                     done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                    ended = [task for task in (first, hedge) if task in done]  # in this order, whatever the set's
+                    # In this order, whatever the set's order is.
+                    ended = [task for task in (first, hedge) if task in done]
                     whole = [task for task in ended if task.result().response is not None or not running]
                     evidence = whole[0].result() if whole else None
                 helped = whole[0] is not first and evidence.response is not None
@@ -372,7 +378,8 @@ class InquiryClient:
                 self.retry_budget.report_hedge_result(grant, helped=helped)
             return evidence, True
         finally:
-            for task in sorted(running, key=lambda task: task is not first):  # in this order, whatever the set's
+            # In this order, whatever the set's order is.
+            for task in sorted(running, key=lambda task: task is not first):
                 task.cancel()
 
     async def _hedge_grant(self, operation: Operation, policy: Policy) -> Grant | None:
@@ -394,7 +401,8 @@ def _object_in(response: Response | None, policy: Policy, inquiry: Inquiry, valu
 
 
 def _at_first_upstream(operation: Operation, policy: Policy) -> Policy:
-    """The policy with the address that got the attempt: another one knows nothing of it, and would call it absent."""
+    """The policy with the address that got the attempt. Another address does not know the attempt, and would report it
+    absent."""
     first = operation.upstream
     return policy if first in ("", policy.upstream) else replace(policy, upstream=first)
 
@@ -404,8 +412,8 @@ def _is_unreachable(answered: tuple[Evidence, float, bool, bool] | InquiryResult
 
 
 def _without_miss(seen: FoundObject, detail: str) -> FoundObject:
-    """What was asked of another address than that of the attempt, or under a credential that may be another account's:
-    that it was found, never that it was not."""
+    """The result without a miss: it came from another address than that of the attempt, or under a credential that may
+    be another account's. Such an inquiry can prove that the operation exists, but not that it does not."""
     finding = seen.finding
     if finding.kind is not FindingKind.MISSED and not seen.gone:
         return seen
@@ -427,7 +435,7 @@ _NO_CREDENTIAL = Evidence(NetworkPhase.RESOLVING, 0, WireFault.CONNECT_FAILED, N
 
 
 def template_values(operation: Operation, policy: Policy, request: StoredRequest | None) -> TemplateValues:
-    """What templates can be filled from. Under `never_store` the body is gone, and what it held is missing."""
+    """The values that fill templates. Under `never_store` the body is gone, and its values are missing."""
     parameters: dict[str, str] = {}
     target, guard = policy.target, operation.guard
     if target is not None and target.kind is FieldKind.PATH and guard is not None and guard.kind is GuardKind.TARGET:
@@ -450,7 +458,7 @@ def template_values(operation: Operation, policy: Policy, request: StoredRequest
 
 
 def _request_body(places: BodyTemplate, values: TemplateValues, policy: Policy) -> bytes | None:
-    """The body of a call of our own, which may have none; None where a value of it is missing or cannot be written."""
+    """The body of a call of our own, which may be empty; None if one of its values is missing or cannot be encoded."""
     tree = filled_body(places, values)
     if not tree:
         return None if tree is None else b""
@@ -468,13 +476,13 @@ def _account_headers(policy: Policy) -> frozenset[bytes]:
 def _request_headers(
     policy: Policy, request: StoredRequest | None, credential: Headers, extra_headers: tuple[tuple[str, str], ...]
 ) -> Headers:
-    """Headers of a call of our own: whose account it is, what the policy and the inquiry force, the credential. No key:
-    it would make a read a write in some providers' books."""
+    """The headers of a call of our own: the account's, those that the policy and the inquiry force, the credential. No
+    key, because some providers would take a read with a key for a write."""
     selected = _account_headers(policy)
     account_headers = (
         tuple(pair for pair in request.headers if pair[0].lower() in selected) if request is not None else ()
     )
-    accept = Encoding.XML if policy.encoding is Encoding.XML else Encoding.JSON  # forms are answered in JSON
+    accept = Encoding.XML if policy.encoding is Encoding.XML else Encoding.JSON  # providers respond to forms in JSON
     headers: Headers = ((b"Accept", accept.media_type.encode()), (b"User-Agent", b"paywitness"), *account_headers)
     forced = ((name.encode(), value.encode("latin-1")) for name, value in (*policy.headers, *extra_headers))
     for name, value in (*forced, *credential):

@@ -1,6 +1,6 @@
-"""Late evidence of our own attempts: an answer that came after its attempt had timed out, or that a spool kept.
+"""Late evidence of our own attempts: a response that came after its attempt had timed out, or that the spool kept.
 
-It is read and concluded as it would have been in time; only what follows differs, for no caller waits for it and
+It is classified and concluded as it would have been in time. Only the consequences differ: no caller waits for it, and
 nothing is sent because of it.
 """
 
@@ -29,17 +29,18 @@ from paywitness.telemetry.events import AttemptFinished, EvidenceKind, transitio
 
 @dataclass(frozen=True, slots=True)
 class LateEvidence:
-    """What one attempt came to, and where from we know it only now."""
+    """The evidence of one attempt, and the reason why it is known only now."""
 
     attempt: AttemptSummary
     source: str  # harvest, spool
     because: str
-    sealed_response: bytes | None = None  # kept where it turns out to speak for the operation
+    sealed_response: bytes | None = None  # stored if it turns out to decide the operation
     sealed_credential: bytes | None = None
-    no_bytes_after_at: float | None = None  # from then on no byte of the attempt can leave any more; None: now
-    undelivered: bool | None = None  # whether its caller was told; None: it was not, unless somebody waits
+    no_bytes_after_at: float | None = None  # from then on no byte of the attempt can leave; None: now
+    # False: its caller got the reply; True: it did not; None: it did not, unless a caller waits now.
+    undelivered: bool | None = None
     note: str = ""
-    provider_object: Tree = None  # the body of the response, decoded, if it is at hand
+    provider_object: Tree = None  # the decoded body of the response, if it is available
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class LateEvidenceRecorder:
     telemetry: Telemetry
 
     async def apply(self, operation: Operation, policy: Policy, evidence: LateEvidence) -> Operation:
-        """Write down what an attempt came to. Raises JournalUnavailable, and IllegalTransition of an attempt that the
+        """Record the evidence of an attempt. Raises JournalUnavailable, and IllegalTransition for an attempt that the
         journal has forgotten."""
         attempt = evidence.attempt
         executed = was_executed(attempt.classification)
@@ -91,7 +92,8 @@ class LateEvidenceRecorder:
     def _shown_balance(
         self, after: Operation, policy: Policy, evidence: LateEvidence
     ) -> tuple[Operation, ShownBalance | None]:
-        """What the response shows of the operation's payment. If it was paid elsewhere, that is verified later."""
+        """The operation with what the response shows of its payment. If it was paid elsewhere, that is verified
+        later."""
         classification, now = evidence.attempt.classification, self.journal_writer.journal_clock.now()
         shown = shown_balance(after, policy, classification, evidence.provider_object, now=now)
         return after_already_done(after, shown, classification, policy, now=now)
@@ -101,7 +103,7 @@ class LateEvidenceRecorder:
     ) -> WriteContext:
         external, now = self.external_evidence, self.journal_writer.journal_clock.now()
         awaited, attempt = external.waiters.has_waiter(current.id), evidence.attempt
-        was_told = evidence.undelivered is False  # by its own caller's sidecar, which spooled it
+        was_told = evidence.undelivered is False  # its own caller's sidecar, which spooled it, gave the reply
         return WriteContext(
             now,
             first_check_at=lambda after: now + external.first_check_delay_s(after, policy),
@@ -114,7 +116,7 @@ class LateEvidenceRecorder:
 
 
 def _conclude(current: Operation, policy: Policy, evidence: LateEvidence) -> tuple[Operation, tuple[Event, ...]]:
-    """The operation after this evidence, and the events that it was."""
+    """The operation after this evidence, and the events of that change."""
     attempt = evidence.attempt
     after, event = conclude(current, attempt.number, attempt.classification, policy.contract)
     after = after.changed(because=evidence.because)
@@ -122,6 +124,6 @@ def _conclude(current: Operation, policy: Policy, evidence: LateEvidence) -> tup
     if precedes_end(current, attempt.classification, failed_is_return=returns, is_response=True):
         after = after.changed(incident=current.incident)
     if after.state is State.BACKOFF and current.state is State.SENDING:
-        # Its caller has had an answer, and nobody waits for another try.
+        # Its caller has had a reply, and nobody waits for another attempt.
         return advance(after, Event.GIVEN_UP), (event, Event.GIVEN_UP)
     return after, (event,)

@@ -1,11 +1,11 @@
-"""What follows a check that ended nothing: when to look again, and what becomes of a customer's time to act.
+"""The next step after a check that ended nothing: when to check again, and when a customer's time to act is over.
 
-- A check that somebody asked for before the customer's time is over is not the last one.
-- The time is over by the smallest age: a clock that was set forward takes none of it away.
-- It is told once, with the check that found no result. An inquiry that failed found out nothing: it is made again, as
-  long as the schedule has looks left.
-- A cancel is wanted only then, only if the policy says so, and only if that check showed that the customer must still
-  act. Once it was sent, the schedule begins anew: it may have been lost, or have come too late.
+- A check that was requested before the customer's time is over is not the last one.
+- The time is over by the smallest age, so a clock that was set forward takes none of it away.
+- The end of the time is announced once, with the check that found no result. An inquiry that failed found out nothing,
+  so it is made again as long as the schedule has checks left.
+- A cancel follows only then, only if the policy says so, and only if that check showed that the customer must still
+  act. After the cancel was sent, the schedule begins again, because the cancel may have been lost or come too late.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from paywitness.engine.resolution.external_evidence import ExternalEvidenceRecor
 from paywitness.engine.resolution.inquiries import CANCEL_SOURCE, InquiryResult
 from paywitness.journal.base import OperationQuery
 
-_STEPS_MAX = 50  # of one payment that are looked at
-_EARLY_CHECK_PAUSE_S = 1.0  # the time is nearly over: a second more, rather than several inquiries
+_STEPS_MAX = 50  # of one payment that are read
+_EARLY_CHECK_PAUSE_S = 1.0  # the time is nearly over: a second more is better than several inquiries
 
 
 @dataclass(frozen=True, slots=True)
 class ActionCheck:
     """A check of an operation whose customer must act."""
 
-    asked: Operation  # as it was when it was asked about
-    result: InquiryResult | None  # None: the policy knows no way to ask
-    left_s: float  # of the customer's time; zero or less: certainly nothing
-    settled: bool  # no replica can still show its object as it was before
-    by_schedule_at: float | None  # the next look; None: the schedule has run out
+    asked: Operation  # the operation before the inquiry
+    result: InquiryResult | None  # None: the policy has no way to inquire
+    left_s: float  # of the customer's time; zero or less: it is certainly over
+    settled: bool  # no replica can still show the object as it was before
+    by_schedule_at: float | None  # the next check; None: the schedule has run out
 
 
 def action_check(
@@ -43,8 +43,8 @@ def action_check(
     by_schedule_at: float | None,
     evidence: ExternalEvidenceRecorder,
 ) -> ActionCheck:
-    """What is known about the customer's time after a check. What an earlier release wrote does not say when it began:
-    then it is counted from the first send."""
+    """The state of the customer's time after a check. An operation of an earlier release does not show when that time
+    began, so it counts from the first send."""
     since = current.action_since_at or current.first_sent_at or current.created_at
     left_s = policy.resolve.action_expires_s - evidence.journal_writer.ages.low_age_s(since)
     return ActionCheck(asked, result, left_s, evidence.is_settled(current, policy), by_schedule_at)
@@ -53,10 +53,10 @@ def action_check(
 def after_action_check(
     current: Operation, policy: Policy, check: ActionCheck, now: float
 ) -> tuple[Operation, float | None]:
-    """The operation after the check, and when to look next; None: nobody does by themselves."""
+    """The operation after the check, and when to check next; None: no further check is planned."""
     result = check.result
     if check.asked.state is not State.REQUIRES_ACTION:
-        return current, current.due_at  # the customer is to act since after it was asked about
+        return current, current.due_at  # the customer must act only since after the inquiry
     if check.left_s > 0:
         return current, now + max(check.left_s, _EARLY_CHECK_PAUSE_S)
     if result is not None and result.seen.finding.source == CANCEL_SOURCE:
@@ -73,8 +73,8 @@ def after_action_check(
 
 
 def _cancel_follows(current: Operation, policy: Policy, check: ActionCheck) -> bool:
-    """Whether the policy gives up what the customer has not confirmed in time. Only once: with the check that shows the
-    time to be over."""
+    """Whether the policy cancels an action that the customer has not confirmed in time. Only once: with the check that
+    shows that the time is over."""
     cancel = policy.cancel
     if cancel is None or not policy.resolve.cancels_expired_action or current.action_expired:
         return False
@@ -85,8 +85,8 @@ def _cancel_follows(current: Operation, policy: Policy, check: ActionCheck) -> b
 
 
 def shows_action(seen: FoundObject, *, settled: bool) -> bool:
-    """Whether an inquiry shows that the customer must still act. What other operations share may be shown as it was
-    before ours, until all has settled."""
+    """Whether an inquiry shows that the customer must still act. An object that other operations share may be shown as
+    it was before ours, until all has settled."""
     classification = seen.finding.classification
     is_shown = classification is not None and classification.result_class is ResultClass.REQUIRES_ACTION
     return seen.finding.kind is FindingKind.HIT and is_shown and (settled or not seen.may_be_stale)
@@ -95,8 +95,8 @@ def shows_action(seen: FoundObject, *, settled: bool) -> bool:
 async def gives_action_up(
     operation: Operation, policy: Policy, seen: FoundObject, evidence: ExternalEvidenceRecorder
 ) -> bool:
-    """Whether a cancel is wanted because the customer's time is over, and the provider has just said that the customer
-    has still not acted. Another open step of the payment keeps it: it may be the one that pays. Raises
+    """Whether to cancel now: the customer's time is over, and the provider has just shown that the customer must still
+    act. If another step of the payment is open, there is no cancel, because that step may be the one that pays. Raises
     JournalUnavailable."""
     is_wanted = operation.action_expired and operation.cancel_wanted and not operation.cancel_sent
     if operation.state is not State.REQUIRES_ACTION or not is_wanted:
@@ -111,7 +111,7 @@ async def gives_action_up(
 
 
 def says_nothing(result: InquiryResult) -> bool:
-    """Whether no answer of the provider came that any row reads."""
+    """Whether no response of the provider came that matches a row."""
     finding = result.seen.finding
     return finding.kind is FindingKind.FAILED and finding.classification is None
 
@@ -119,7 +119,8 @@ def says_nothing(result: InquiryResult) -> bool:
 def next_check(
     before: Operation, counted: Operation, due_at: float | None, resend_at: float | None
 ) -> tuple[Operation, float | None]:
-    """The next look: by the schedule, or before that when our limits may let a re-send go. That one is not counted."""
+    """The next check: by the schedule, or earlier if our limits may then allow a re-send. A check for that re-send does
+    not count."""
     if resend_at is None or (due_at is not None and due_at <= resend_at):
         return counted, due_at
     return before, resend_at

@@ -1,8 +1,8 @@
-"""Payments that somebody should look at, in the background: verified if they were paid elsewhere, announced if their
-authorization expires. And the intent of an object that we did not create, read before a step acts on it.
+"""Due payments, in the background: those that were paid elsewhere are verified, and authorizations that expire are
+announced. Also reads the intent of an object that we did not create, before a step acts on it.
 
-A payment is due by its own row in the ledger. Whoever acts on it writes the row over its version, so that of a fleet
-one acts.
+A payment is due by its own row in the ledger. Each action writes the row over its version, so that only one sidecar of
+a fleet acts.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from paywitness.telemetry.events import EvidenceKind, JournalUnanswered, LimitCh
 
 _RETRY_AFTER_S = 5.0
 _BATCH_MAX = 50
-_MISSES = 3  # inquiries that do not find the object, at least: nobody paid it
+_MISSES = 3  # the least number of inquiries without the object that prove that nobody paid it
 _READ_TIMEOUT_S = 2.0
 _INTENT_UNKNOWN = "intent_unknown"
 
@@ -62,13 +62,13 @@ class PaymentSweep:
         while True:
             try:
                 await self.sweep()
-                await due_times.wait(due_times.ledger_rows, did_something=False)  # what is left is not urgent
+                await due_times.wait(due_times.ledger_rows, did_something=False)  # the rest of a batch is not urgent
             except JournalUnavailable:
                 self.journal_writer.telemetry.emit(JournalUnanswered("payments that are due"))
                 await self.clock.sleep(_RETRY_AFTER_S)
 
     async def sweep(self) -> int:
-        """Act on payments that are due; how many. Raises JournalUnavailable."""
+        """Act on due payments. Returns how many. Raises JournalUnavailable."""
         acted = 0
         for row in await self.journal.due_ledger_rows(limit=_BATCH_MAX):
             if row.key.startswith("p:"):
@@ -84,7 +84,8 @@ class PaymentSweep:
     # --- paid elsewhere
 
     async def _verify(self, row: LedgerRow, payment: Payment, now: float) -> bool:
-        """Ask whether the object was paid, but not by us. Until an inquiry has read it, its intent counts as paid."""
+        """Inquire whether the object was paid, but not by us. Until an inquiry has read it, its intent counts as
+        paid."""
         if payment.paid or payment.elsewhere is PaidElsewhere.VERIFIED:
             return await self._refresh(row, payment, now)
         operation = await self._step(payment, lambda step: step.paid_elsewhere)
@@ -110,12 +111,12 @@ class PaymentSweep:
         return await self._write(row, adopted(payment, shown or ShownBalance()))
 
     def _is_settled(self, operation: Operation, policy: Policy) -> bool:
-        """Whether a replica that lags must by now show what was paid before the provider said "already done"."""
+        """Whether even a replica that lags must now show a payment from before the provider said "already done"."""
         now = self.journal_writer.ages.low_now(quiet_since(operation))
         return is_settled(operation, policy.resolve.settle_s, now)
 
     async def _refresh(self, row: LedgerRow, payment: Payment, now: float) -> bool:
-        """Read the totals of a payment again: somebody else seems to have moved some of it."""
+        """Read the totals of a payment again, because somebody else seems to have moved some of it."""
         operation = await self._step(payment, lambda step: step.kind.pays and step.state is State.SUCCEEDED)
         policy = await self.pinned.policy_from_book(operation, self.book()) if operation is not None else None
         if operation is None or policy is None or not policy.inquiries:
@@ -124,7 +125,7 @@ class PaymentSweep:
         result = await self.inquiry_client.inquire(operation, policy, request, InquiryReason.PAYMENT)
         finding = result.seen.finding
         checked, schedule_s = payment.verifications + 1, policy.resolve.schedule_s
-        # A denial on it may be that of an earlier step, shown by a replica that lags.
+        # A denial may be that of an earlier step, shown by a replica that lags.
         is_read = finding.kind is FindingKind.HIT and not result.seen.may_be_stale
         if is_read:
             found = result.seen.provider_object
@@ -142,7 +143,7 @@ class PaymentSweep:
     async def _verify_later(
         self, row: LedgerRow, payment: Payment, operation: Operation, policy: Policy, now: float
     ) -> bool:
-        """The inquiry said nothing: again by the schedule, and then a person has to look."""
+        """The inquiry showed nothing: inquire again by the schedule, and after that open an incident for a person."""
         checked = payment.verifications + 1
         schedule_s = policy.resolve.schedule_s
         if checked < len(schedule_s):
@@ -163,7 +164,7 @@ class PaymentSweep:
         return await self._write(row, replace(payment, verifications=checked, verify_at=None))
 
     async def _step(self, payment: Payment, wanted: Callable[[Operation], bool]) -> Operation | None:
-        """The newest step of the payment that is wanted; None if it was retired."""
+        """The newest step of the payment that fits; None if there is none or it was retired."""
         for operation_id in reversed(payment.steps):
             operation = await self.journal.read(operation_id)
             if operation is not None and wanted(operation):
@@ -173,14 +174,14 @@ class PaymentSweep:
     # --- expiry
 
     async def _announce_expiry(self, row: LedgerRow, payment: Payment, now: float) -> bool:
-        """Say that an authorization expires within a day, or has expired. A capture still passes: the provider
-        decides."""
+        """Announce that an authorization expires within a day, or has expired. A capture is still let through, because
+        the provider decides about it."""
         if payment.expires_at is None:
             return await self._write(row, payment)
         expired = payment.expires_at <= now
         operation = await self._step(payment, lambda step: step.kind.pays)
         if expired and operation is not None:
-            # The journal's time may have jumped. An authorization that stands is not called expired.
+            # The journal's time may have jumped. An authorization that is still good must not be called expired.
             lasts_s = payment.expires_at - operation.created_at
             left_s = lasts_s - self.journal_writer.ages.low_age_s(operation.created_at)
             if left_s > 0.0 and payment.expiry_announced:
@@ -193,7 +194,7 @@ class PaymentSweep:
         announcement = Announcement(
             (kind,), operation.outcome, operation.result_class, operation.reference, operation.incident
         )
-        # Our date does not end it: the provider is asked, and says whether anything can still be captured.
+        # Our date does not end it: an inquiry shows whether anything can still be captured.
         verify_at = now if expired and payment.paid else None
         shown = ShownBalance(expiry_announced=word, verify_at=verify_at)
         change = change_of(operation, operation, (kind.value,), WriteContext(now), source="resolver", shown=shown)
@@ -208,9 +209,9 @@ class PaymentSweep:
 
 
 def _says_paid(result: InquiryResult, payment: Payment, policy: Policy) -> bool | None:
-    """Whether the object was paid; None: the inquiry does not say. One that failed is no miss: a replica that lags may
-    have shown the few that are. It may also show a decline from before the payment, so that one counts as a miss.
-    What was cancelled is not paid any more."""
+    """Whether the object was paid; None: the inquiry does not show it. An inquiry that failed is no miss. A replica
+    that lags may show a decline from before the payment, so a decline counts only as a miss. A cancelled object is not
+    paid."""
     finding = result.seen.finding
     if finding.kind is FindingKind.HIT and _reading(result) in {ResultClass.SUCCEEDED, ResultClass.PENDING}:
         return True
@@ -248,7 +249,7 @@ def _path(route: Route, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class IntentReader:
-    """Reads the intent of the object that a step acts on, if no earlier call has told it."""
+    """Reads the intent of the object that a step acts on, if no earlier call has given it."""
 
     journal: Journal
     inquiry_client: InquiryClient
@@ -257,7 +258,7 @@ class IntentReader:
     telemetry: Telemetry
 
     async def complete(self, context: CallContext) -> CallContext:
-        """The call with the intent of the object that it acts on. If that fails, its target alone guards it."""
+        """The call with the intent of the object that it acts on. If that cannot be read, only its target guards it."""
         policy, acts_on, operation = context.policy, context.payment_claim.acts_on, context.fresh
         if policy.payment.intent_at is None or acts_on is None or not policy.kind.pays:
             return context
@@ -266,7 +267,7 @@ class IntentReader:
         try:
             [row] = await self.journal.ledger_rows((acts_on.key,))
         except JournalUnavailable:
-            return context  # the claim finds out, and says so
+            return context  # the claim meets the same outage, and reports it
         if row is not None and payment_from_row(row).intent is not None:
             return context
         shown = await self._read_object(context, operation)

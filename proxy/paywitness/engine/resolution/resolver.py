@@ -1,9 +1,9 @@
-"""The resolver: goes on finding out what is unknown after the caller has left. The same brain as a call's, with an
+"""The resolver: finds out unknown outcomes after the caller has left. It decides by the same rules as a call, with an
 inquiry in place of a send.
 
-    take what is due -> decide -> ask | send again under the same key | cancel | wait | hand to a person -> record
+    take a due operation -> decide -> inquire | re-send under the same key | cancel | wait | send to review -> record
 
-Doubt ends by evidence alone. A schedule that runs out ends in front of a person, loudly; never as a failure.
+Only evidence ends a doubt. If a schedule runs out, the operation goes to review, with an alert. It never fails by that.
 """
 
 from __future__ import annotations
@@ -53,10 +53,11 @@ from paywitness.telemetry.emitter import Telemetry
 from paywitness.telemetry.events import EvidenceKind, JournalUnanswered, ScheduleRanOut, transition_events
 
 _log = logging.getLogger("paywitness.resolver")
-_RETRY_AFTER_S = 0.25  # after a turn that failed, and of a provider that refuses inquiries
+_RETRY_AFTER_S = 0.25  # after a turn that failed, and for a provider that refuses inquiries
 _POSTPONE_MIN_S = 1.0
-_POSTPONE_MAX_S = 60.0  # an intent's retries are back after a day, an operator's word may be taken back at any time
-_RETRY_AFTER_MAX_S = 86_400.0  # a provider that asks for a longer wait does not put a doubt off for ever
+# An intent's retry budget returns after a day, and an operator may end a forced state at any time.
+_POSTPONE_MAX_S = 60.0
+_RETRY_AFTER_MAX_S = 86_400.0  # a provider that requests a longer wait must not postpone a doubt for ever
 _LOST_OUTCOME = Classification.of(ResultClass.UNKNOWN_OUTCOME, "in_doubt", lost=True)
 
 
@@ -78,8 +79,8 @@ class Resolver:
     _active_by_provider: Counter[str] = field(default_factory=Counter)
 
     async def keep_resolving(self, before_each_turn: Callable[[], Awaitable[object]] | None = None) -> None:
-        """Take due operations for ever. `before_each_turn` runs before each turn: what a spool kept is known, and the
-        provider is not asked about it."""
+        """Take due operations for ever. `before_each_turn` runs before each turn: it replays the spool, so that the
+        resolver does not inquire about what the spool already shows."""
         self.external_evidence.waiters.resolver_running = True
         while True:
             try:
@@ -99,7 +100,7 @@ class Resolver:
         return self.pipeline.journal_writer.ages.due_times
 
     async def start_due(self) -> int:
-        """Take up what is due, as far as there are hands for it. How many."""
+        """Start on due operations, as many as workers are free. Returns how many."""
         free_workers = self.workers_max - self._active_by_provider.total()
         if free_workers <= 0:
             return 0
@@ -110,18 +111,18 @@ class Resolver:
         limit = min(free_workers, self.per_provider_max)
         taken = await self.journal.take_due(token, self.pipeline.leases.lease_s, limit=limit, full=full)
         for operation in taken:
-            self.pipeline.journal_writer.journal_clock.update(operation.updated_at)  # when it was taken
+            self.pipeline.journal_writer.journal_clock.update(operation.updated_at)  # the time at which it was taken
             self.pipeline.leases.hold(operation.id, token, requested_boot, operation)
             self._active_by_provider[operation.provider] += 1
             try:
                 self.tasks.start(self._resolve_and_release(operation, token), "resolve")
-            except TaskRefused:  # we are shutting down: its lease runs out, and it is due all the same
+            except TaskRefused:  # we are shutting down: its lease runs out, and it is still due
                 self._active_by_provider[operation.provider] -= 1
                 self.pipeline.leases.release(operation.id)
         return len(taken)
 
     def _providers_refusing_inquiries(self) -> set[str]:
-        """Providers whose inquiries are held back: what is due waits where it is, and costs nothing."""
+        """Providers whose inquiries the circuit refuses. Their due operations stay in the journal, and cost nothing."""
         views = {name: self.pipeline.gate.circuits.view(name, CallGroup.INQUIRY) for name in self.book().providers}
         refusing = {name: view for name, view in views.items() if view.decision is CircuitDecision.REFUSE}
         for view in refusing.values():
@@ -145,7 +146,7 @@ class Resolver:
             self._due_times.operations.set()
 
     async def resolve(self, operation: Operation, token: str) -> None:
-        """One look at one operation that we hold."""
+        """One turn for one operation whose lease we hold."""
         policy = await self.pinned.policy_from_book(operation, self.book())
         if policy is None:
             await self._send_to_review(
@@ -193,7 +194,7 @@ class Resolver:
             return
         proof = AbsenceProof.of(inquiry_result.missed_inquiries, self.external_evidence.settle_s(policy))
         after, absent = after_miss(operation, proof, inquired_at)
-        if inquiry_result.gone:  # what the provider has named existed: that is never absent
+        if inquiry_result.gone:  # an object that the provider has named existed, so it is never absent
             if absent:
                 incident = IncidentKind.REFERENCE_NOT_FOUND
                 await self._send_to_review(operation, context.token, finding, "in_doubt_not_found", incident)
@@ -215,8 +216,8 @@ class Resolver:
         inquiry_result: InquiryResult,
         inquired_at: float,
     ) -> None:
-        """Apply what was found. A replica that lags shows an object that several calls share as it was before our
-        attempt, with the denial of an earlier one: such a denial counts once it was seen as often as a miss must be."""
+        """Apply a hit. An object that several calls share may come from a replica that lags, with the denial of an
+        earlier attempt. Such a denial counts only after as many sightings as an absence needs misses."""
         seen = inquiry_result.seen
         if seen.may_be_stale and _miss_is_meaningful(operation):
             proof = AbsenceProof.of(inquiry_result.missed_inquiries, self.external_evidence.settle_s(policy))
@@ -247,22 +248,22 @@ class Resolver:
         inquiry_result: InquiryResult,
         inquired_at: float,
     ) -> None:
-        """Asking told nothing: the re-send that is safe, while somebody still wants the order; else the next look."""
+        """The inquiry found nothing: re-send if that is safe and the order is still wanted; else plan a check."""
         ages = self.pipeline.journal_writer.ages
         decision = decide(decision_context_of(operation, policy, context, self.clock, ages, tries=0, inquired=True))
         resends = decision.action is Action.SCHEDULE_RETRY and operation.state is State.UNKNOWN
         limited_for_s = await self._resend(context, operation, policy) if resends else None
-        if not resends or limited_for_s is not None:  # what may not be sent is asked about
+        if not resends or limited_for_s is not None:  # if a re-send is not allowed, the next check follows
             await self._reschedule(
                 operation, policy, context.token, inquiry_result, inquired_at, limited_for_s=limited_for_s
             )
 
     async def _resend(self, context: AttemptContext, operation: Operation, policy: Policy) -> float | None:
-        """The same bytes under the same key, and under the credential of the first send: another one could be another
-        account's, where the key is not known. Should it have expired, the re-send is refused, and we ask. A retry like
-        any other: it needs a turn at the provider, and its budget; where it has none, how long that may last."""
+        """Send the same bytes under the same key, and under the credential of the first send: another one could be
+        another account's, in which the key is not known. If it has expired, the provider refuses the re-send, and we
+        inquire. Like any retry it needs a permit and a grant; without one it returns how long to wait."""
         if self.pipeline.gate.end_may_be_lost(operation):
-            return self.pipeline.leases.lease_s  # somebody may have been told "failed", which the journal forgot
+            return self.pipeline.leases.lease_s  # a caller may have seen "failed", which the journal forgot
         permit = await self.pipeline.gate.acquire(
             policy,
             CallGroup.WRITE,
@@ -274,7 +275,7 @@ class Resolver:
             return permit.retry_after_s
         try:
             return await self._resend_with_permit(context, operation, policy, permit.attempt_permit)
-        finally:  # whatever became of it, also if the journal did not answer
+        finally:  # in every case, also if the journal did not answer
             await self.pipeline.gate.release(permit.attempt_permit)
 
     async def _resend_with_permit(
@@ -297,7 +298,7 @@ class Resolver:
         try:
             taken = await self.pipeline.journal_writer.try_write(change)
         finally:
-            if taken is None:  # somebody knew more, or was faster
+            if taken is None:  # somebody was faster, or had later evidence
                 await self.pipeline.retry_budget.refund(grant)
         if taken is None:
             return None
@@ -309,12 +310,12 @@ class Resolver:
             await self.pipeline.duplicates.mark_undelivered(context)
         finally:
             if not finished.done():
-                finished.cancel()  # a repeat may wait for it
+                finished.cancel()  # a duplicate may wait for it
             self.external_evidence.waiters.notify(operation.id)
         return None
 
     async def _cancel(self, operation: Operation, policy: Policy, request: StoredRequest | None, token: str) -> None:
-        """Give it up at the provider. That it was tried is durable before a byte of it leaves: no re-send after it."""
+        """Cancel it at the provider. `cancel_sent` is durable before a byte leaves, so no re-send can follow."""
         cancel = policy.cancel
         if cancel is None:
             await self._send_to_review(
@@ -323,10 +324,10 @@ class Resolver:
             return
         party = held_party(policy, operation)
         view = self.pipeline.gate.circuits.view(policy.provider, CallGroup.WRITE, party)
-        if view.decision is CircuitDecision.REFUSE:  # it is sent once: not to a provider that is known to be down
+        if view.decision is CircuitDecision.REFUSE:  # a cancel is sent once: not while the provider is down
             await self._postpone(operation, token, view.retry_after_s)
             return
-        acts = operation.state is State.REQUIRES_ACTION  # then the cancel is looked after by a schedule of its own
+        acts = operation.state is State.REQUIRES_ACTION  # then the cancel gets a schedule of its own
         checks_done = 0 if acts else operation.checks_done
         sent = await self.pipeline.journal_writer.try_write(
             change_of(
@@ -366,9 +367,9 @@ class Resolver:
         *,
         limited_for_s: float | None = None,
     ) -> None:
-        """Nothing ended it: note what was found, and when to look next; or that nobody will, by themselves.
-        `inquired_at`: when it was asked, which is what a miss is worth (`_low_now`). `limited_for_s`: a re-send was
-        due, and our limits kept it back; it is young for a short time only, and must not wait for the next look."""
+        """Record a check that ended nothing, and the time of the next one; or that there is none. `inquired_at`: when
+        the inquiry was made, by which a miss counts (`_low_now`). `limited_for_s`: our limits refused a re-send that
+        was due; it is allowed for a short time only, and must not wait for the next check."""
         ran_out = False
         resend_in_s = self._postpone_delay_s(limited_for_s) if limited_for_s is not None else None
         before, attempts = operation, operation.attempts
@@ -418,10 +419,10 @@ class Resolver:
         if ran_out:
             _log.error("%s: the schedule has run out, and nothing told what became of it", operation.id)
             self.telemetry.emit(ScheduleRanOut(recorded))
-        self.external_evidence.waiters.notify(recorded.id)  # also if nothing was found: a caller may know enough now
+        self.external_evidence.waiters.notify(recorded.id)  # even after a miss: a caller may know enough now
 
     async def _postpone(self, operation: Operation, token: str, wait_s: float) -> None:
-        """Our own limits hold it back. When they let it go it is pulled forward: there is no hurry to look before."""
+        """Postpone an operation that our own limits hold back. It is pulled forward when they allow it."""
         wait_s = self._postpone_delay_s(wait_s)
 
         def change_from(current: Operation) -> OperationChange:
@@ -441,22 +442,23 @@ class Resolver:
     def _next_inquiry_at(
         self, operation: Operation, policy: Policy, now: float, proof: AbsenceProof | None
     ) -> float | None:
-        """When to look again, in the journal's time. How long that is follows from what has certainly passed."""
+        """When to inquire again, in the journal's time. The wait follows from the time that has certainly passed."""
         low_now, jitter = self._low_now(operation), self.external_evidence.jitter_factor()
         due_at = next_inquiry_at(operation, policy.resolve.schedule_s, low_now, jitter, proof=proof)
         if due_at is None:
             return None
         trusted_in_s = quiet_since(operation) + proof.lag_s - low_now if proof is not None else 0.0
         if trusted_in_s > 0 and self.external_evidence.waiters.has_waiter(operation.id):
-            due_at = min(due_at, low_now + trusted_in_s)  # a caller waits: as soon as the look-up cannot lag any more
+            # A caller waits: inquire as soon as the look-up cannot lag any more.
+            due_at = min(due_at, low_now + trusted_in_s)
         return now + (due_at - low_now)
 
     def _low_now(self, operation: Operation) -> float:
-        """When it is, as far as certainly has passed since no byte of the operation can leave any more."""
+        """Now, counted by the smallest age from the last moment at which a byte of the operation could leave."""
         return self.pipeline.journal_writer.ages.low_now(quiet_since(operation))
 
     def _journal_now(self, operation: Operation) -> float:
-        """The journal said that it is due, by its own clock, which never goes back; ours may be behind."""
+        """The journal gave the operation as due by its own clock, which never goes back; ours may be behind."""
         return max(self.pipeline.journal_writer.journal_clock.now(), operation.updated_at)
 
     def _should_cancel(self, operation: Operation, policy: Policy) -> bool:
@@ -471,7 +473,7 @@ class Resolver:
         because: str = "in_doubt_nobody_to_ask",
         incident: IncidentKind | None = None,
     ) -> None:
-        """Only a person or new evidence can go on."""
+        """Send the operation to review: only a person or new evidence can end it."""
         before = operation
 
         def change_from(current: Operation) -> OperationChange:
@@ -490,5 +492,5 @@ class Resolver:
 
 
 def _miss_is_meaningful(operation: Operation) -> bool:
-    """Whether "not found" says anything: not of what the provider is known to have accepted, in review or not."""
+    """Whether "not found" can prove anything. It cannot if the provider is known to have accepted the operation."""
     return operation.state.in_doubt and bool(operation.doubt)

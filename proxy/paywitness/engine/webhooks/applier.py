@@ -1,6 +1,5 @@
-"""What one stored webhook event makes of the operation it is about, read under the policy pinned to that operation. And
-hints: unsigned webhooks, which are a reason to inquire.
-"""
+"""Applies one stored webhook event to the operation that it is about, under the policy pinned to that operation. Also
+applies hints: unsigned webhooks, which are a reason to inquire."""
 
 from __future__ import annotations
 
@@ -39,15 +38,17 @@ from paywitness.journal.ledger import payment_from_row, payment_row
 from paywitness.policy.book import PolicyBook
 from paywitness.telemetry.events import WebhookDelayed
 
-_READ_AGAIN_AT_TRIES = (0, 5)  # at once, and some seconds later: what can be read may lag behind what is told
-_HINT_TRIES_MAX = 5  # a hint that asking in vain does not confirm is let go: the resolver asks by its own schedule
+# At once, and some seconds later, because the provider's objects may lag behind its events.
+_READ_AGAIN_AT_TRIES = (0, 5)
+# A hint that this many inquiries did not confirm is dropped: the resolver inquires by its own schedule.
+_HINT_TRIES_MAX = 5
 
 
 _log = logging.getLogger("paywitness.webhooks")
 
 
 class _NoLongerDueError(Exception):
-    """Somebody was faster: there is nothing to pull forward."""
+    """Somebody was faster: there is no inquiry to pull forward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class WebhookApplier:
     async def apply(
         self, stored_event: StoredWebhookEvent, webhook: StoredWebhook, provider: Provider, book: PolicyBook
     ) -> tuple[WebhookEventResult, Operation | None]:
-        """What became of the event, and the operation it was matched to. Raises JournalUnavailable."""
+        """The result of the event, and the operation that it matched. Raises JournalUnavailable."""
         rules = provider.webhook_rules
         webhook_events = (
             webhook_events_in(replace(rules, events=None), webhook.event, webhook.headers) if rules is not None else ()
@@ -71,7 +72,7 @@ class WebhookApplier:
         match = await self.matcher.find(webhook_events[0], stored_event.account, provider, book, provider_object)
         if match.operation is None:
             if not rules.hint and not reader.is_meaningful:
-                return WebhookEventResult.NOTHING_NEW, None  # whichever operation it is about: no row reads it
+                return WebhookEventResult.NOTHING_NEW, None  # whichever operation it is about, it matches no row
             if match.unmatchable:
                 return WebhookEventResult.UNMATCHED, None
             if match.ambiguous:
@@ -94,8 +95,8 @@ class WebhookApplier:
         return (WebhookEventResult.APPLIED, match.operation) if has_totals else concluded
 
     async def _apply_totals(self, operation: Operation, reader: _EventReader, book: PolicyBook) -> bool:
-        """Whether the event showed new totals of a payment that another step has paid. It may name the step that opened
-        the payment, which moves no money itself: its totals are those of the step that paid. Raises
+        """Whether the event showed new totals of a payment that another step has paid. The event may name the step that
+        opened the payment and moved no money itself. Its totals are those of the step that paid. Raises
         JournalUnavailable."""
         if not operation.payment or operation.kind in FOLLOW_UPS or operation.state is not State.SUCCEEDED:
             return False
@@ -110,7 +111,7 @@ class WebhookApplier:
         seen = reader.read(policy.classify, paying.expected_payment)
         classification = seen.finding.classification
         if classification is None or classification.result_class is not ResultClass.SUCCEEDED:
-            return False  # an event of another step may deny an earlier try: only an inquiry can tell
+            return False  # an event of another step may deny an earlier attempt: only an inquiry can show it
         applied = await self.external_evidence.apply(
             paying,
             policy,
@@ -122,18 +123,20 @@ class WebhookApplier:
         return applied.operation.version != paying.version
 
     async def _read_payment_again(self, webhook_event: WebhookEvent, account: str, provider: Provider) -> None:
-        """The event tells of a movement that no call of ours made, or none that it names. What it did to its payment is
-        read from the provider, by the sweep of payments."""
+        """The event is about a movement that no call of ours made, or about no movement that it names. So the sweep of
+        payments reads the totals of its payment from the provider."""
         journal_writer = self.external_evidence.journal_writer
         row = await self.matcher.payment_row(webhook_event, account, provider)
         payment = payment_from_row(row) if row is not None else None
         if row is None or payment is None or not payment.paid or payment.verify_at is not None:
             return
         due = replace(payment, verify_at=journal_writer.journal_clock.now(), verifications=0)
-        await journal_writer.journal.write_ledger_rows((payment_row(due, row),))  # else somebody was faster: next time
+        # If the write fails, somebody was faster: next time.
+        await journal_writer.journal.write_ledger_rows((payment_row(due, row),))
 
     def _tell_of_retired(self, operation_id: str, provider: Provider, *, tells_of_money: bool) -> WebhookEventResult:
-        """Its customer had never acted, so nothing of it counts as paid. Only a person can set that right now."""
+        """Report an event of a retired operation. Its customer had never acted, so it does not count as paid, and only
+        a person can correct that now."""
         if not tells_of_money:
             return WebhookEventResult.NOTHING_NEW
         _log.error(
@@ -148,14 +151,14 @@ class WebhookApplier:
         self, operation: Operation, policy: Policy, reader: _EventReader, *, first_try: bool, shared: bool
     ) -> tuple[WebhookEventResult, Operation]:
         if not policy.contract.webhook_expected:
-            return WebhookEventResult.NOTHING_NEW, operation  # its rows read another operation's object
+            return WebhookEventResult.NOTHING_NEW, operation  # its rows are for another operation's object
         seen = reader.read(policy.classify, operation.expected_payment)
         if seen.finding.kind not in {FindingKind.HIT, FindingKind.NOT_OURS}:
             return WebhookEventResult.NOTHING_NEW, operation
         is_contradicted = operation.state is State.SUCCEEDED and _denies(seen)
         if (is_contradicted or _may_precede_cancel(operation, seen)) and policy.inquiries:
             asked = await self.inquire(operation, policy)
-            return asked or (WebhookEventResult.WAITING, operation)  # until the provider has answered, the event waits
+            return asked or (WebhookEventResult.WAITING, operation)  # the event waits until the provider has answered
         applied = await self.external_evidence.apply(
             operation,
             policy,
@@ -178,7 +181,8 @@ class WebhookApplier:
     async def _apply_hint(
         self, operation: Operation, policy: Policy, tries: int
     ) -> tuple[WebhookEventResult, Operation]:
-        """The event itself is not believed. Where nobody can be asked, it is worth nothing."""
+        """Inquire because of a hint, which itself proves nothing. If there is no way to inquire, the hint is
+        worthless."""
         asked = (
             await self.inquire(operation, policy) if policy.inquiries else (WebhookEventResult.NOTHING_NEW, operation)
         )
@@ -186,13 +190,14 @@ class WebhookApplier:
         return asked or (result, operation)
 
     async def inquire(self, operation: Operation, policy: Policy) -> tuple[WebhookEventResult, Operation] | None:
-        """The provider's own word, for an event that is not enough: one that only hints, or one that denies what was
-        paid, which may be an older one that comes late, of a try before the one that paid. None: it showed nothing."""
+        """Inquire because of an event that is not enough. It only hints, or it denies a payment that was made: then it
+        may be an older event that comes late, about an attempt before the one that paid. None: the inquiry showed
+        nothing."""
         request = await self.inquiry_client.stored_request(operation)
         inquiry_result = await self.inquiry_client.inquire(operation, policy, request, InquiryReason.WEBHOOK)
         seen = inquiry_result.seen
         if seen.finding.kind is not FindingKind.HIT or (seen.may_be_stale and operation.doubt):
-            return None  # a denial that may be stale takes several looks: the resolver makes them
+            return None  # a denial that may be stale needs several inquiries, which the resolver makes
         applied = await self.external_evidence.apply(
             operation,
             policy,
@@ -207,7 +212,8 @@ class WebhookApplier:
         )
 
     async def _expedite_inquiry(self, operation: Operation, policy: Policy) -> None:
-        """What was denied may be another attempt, which does not end the doubt. Asking may, so ask now."""
+        """The denial may be that of another attempt, which does not end the doubt. An inquiry may end it, so it is made
+        now."""
         journal_writer = self.external_evidence.journal_writer
 
         def change_from(current: Operation) -> OperationChange:
@@ -233,8 +239,8 @@ def _denies(seen: FoundObject) -> bool:
 
 
 def _may_precede_cancel(operation: Operation, seen: FoundObject) -> bool:
-    """Whether an event tells of a payment that our cancel may have undone since: the customer acted, and then the
-    cancel arrived. What stands now only the provider can say."""
+    """Whether an event shows a payment that our cancel may have undone since: the customer acted, and then the cancel
+    arrived. Only the provider can show which of the two counts."""
     was_cancelled = operation.state is State.FAILED and operation.result_class is ResultClass.CANCELLED
     classification = seen.finding.classification
     tells_of_effect = classification is not None and classification.effect is not Effect.NONE
@@ -243,7 +249,7 @@ def _may_precede_cancel(operation: Operation, seen: FoundObject) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _EventReader:
-    """One event and the rows that read it, ready for the rules of whichever operation it is about."""
+    """One event and the rows for it, ready for the rules of any operation."""
 
     source: str
     rules: WebhookRules
@@ -253,17 +259,17 @@ class _EventReader:
 
     @property
     def is_meaningful(self) -> bool:
-        """Whether any row reads it as something that could move an operation."""
+        """Whether any row gives it a result class that could move an operation."""
         return self.read(ClassifyRules(), ExpectedPayment()).finding.kind is FindingKind.HIT
 
     @property
     def tells_of_money(self) -> bool:
-        """Whether a row reads it as paid or accepted."""
+        """Whether a row classifies it as paid or accepted."""
         classification = self.read(ClassifyRules(), ExpectedPayment()).finding.classification
         return classification is not None and classification.effect is not Effect.NONE
 
     def read(self, rules: ClassifyRules, asked: ExpectedPayment) -> FoundObject:
-        # Rows may test headers and the status code: what an event came with, and that it came.
+        # Rows may test headers and the status code, so the event gets its own headers and status 200.
         response = Response(200, b"", self.webhook.headers, b"")
         event, event_rows = self.webhook.event, self.rules.read
         return read_object(
@@ -272,15 +278,16 @@ class _EventReader:
 
 
 # --- Hints
-# Hints: deliveries that prove nothing. Anybody can send one, so nothing of it is kept and nothing of it is
-# believed. It is a reason to ask the provider about an operation that we know, and the provider's answer is the
-# evidence.
 #
-# It is asked before the delivery is acknowledged: what could not be asked is not acknowledged, and comes again. A
-# stranger can make us ask about what he can name, a few at a time and each now and then; no more.
+# A hint is a webhook without a signature. Anybody can send one, so nothing of it is stored and it proves nothing. It is
+# a reason to inquire about an operation that we know, and the provider's response is the evidence.
+#
+# The inquiry comes before the acknowledgement: if it could not be made, the webhook is not acknowledged, and comes
+# again. A stranger can cause inquiries only about operations that he can name, a few at a time, and each of them
+# rarely.
 
-HINTS_MAX = 10  # of one delivery; Mollie sends one
-INQUIRY_INTERVAL_S = 5.0  # one operation is asked about so often; a hint that comes sooner comes again
+HINTS_MAX = 10  # of one webhook; Mollie sends one
+INQUIRY_INTERVAL_S = 5.0  # the time between two inquiries about one operation; a hint that comes sooner comes again
 _CONCURRENT_INQUIRIES_MAX = 8
 _INQUIRY_TIMEOUT_S = 10.0  # providers wait for about 15 s
 _REMEMBERED_MAX = 4096
@@ -301,7 +308,7 @@ class Hints:
         rules: WebhookRules,
         book: PolicyBook,
     ) -> bool:
-        """Ask about what is hinted at; whether that is done with, or should be hinted again. Raises
+        """Inquire about the operations that the hints name. False: the provider should send the hints again. Raises
         JournalUnavailable."""
         done = True
         for webhook_event in webhook_events[:HINTS_MAX]:
@@ -328,7 +335,7 @@ class Hints:
         return done
 
     def _emit_delay(self, operation: Operation, result: tuple[WebhookEventResult, Operation] | None) -> None:
-        """How late a hint was that was right. What a stranger says of the time is not believed."""
+        """Report the delay of a hint that an inquiry confirmed. The time in an unsigned webhook proves nothing."""
         delay_s = delay_since_send(operation, self.clock.now())
         if delay_s is not None and result is not None and result[0] is WebhookEventResult.APPLIED:
             self.applier.external_evidence.telemetry.emit(WebhookDelayed(operation.provider, delay_s))

@@ -1,13 +1,13 @@
-"""Webhooks: a provider's events, checked, kept, acknowledged, and only then applied. Never the other way round.
+"""The inbox of a provider's webhooks: check, store, acknowledge, and only then apply. Never the other way round.
 
-    check      is it genuine, under a secret of the account in the address? If not, nothing of it is kept
-    hint       what the provider does not sign is a reason to ask it, where the policy says so; nothing of it is kept
-    keep       every event, sealed, once by its id: durable before the provider hears 2xx
+    check      is the webhook genuine, under a secret of the account in the address? If not, nothing of it is stored
+    hint       an unsigned webhook is a reason to inquire, if the policy says so; nothing of it is stored
+    store      every event, sealed, once by its id: durable before the provider gets a 2xx
     apply      in the background: find the operation, read the event under its pinned policy, conclude
-    wait       what matches nothing yet, or must wait for an attempt under way, is tried again for seven days
-    relay      to the service's own address, where the policy gives one
+    wait       an event that matches nothing yet, or must wait for an attempt under way, is tried again for seven days
+    relay      to the service's own address, if the policy gives one
 
-The journal is the queue: a crash at any point leaves the event where the next look finds it.
+The journal is the queue: after a crash at any point, the next turn finds the event there.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _UNMATCHED_AFTER_S = 7 * 86400.0
 
 
 class InboxResult(StrEnum):
-    """What a delivery came to, beside the verdicts of the schemes; and what became of relaying it."""
+    """The result of a webhook, beside the verdicts of the schemes; and the result of its relay."""
 
     ACCEPTED = "accepted"
     DUPLICATE = "duplicate"
@@ -74,14 +74,14 @@ class InboxResult(StrEnum):
     NO_SECRET = "no_secret"
     NO_SCHEME = "no_scheme"
     NO_CERTIFICATE = "no_certificate"
-    HINTED = "hinted"  # not signed, and not kept: what it names, if we know it, was asked about
-    HELD_BACK = "held_back"  # not signed, and could not be asked about now
+    HINTED = "hinted"  # not signed, and not stored: the operation that it names, if we know it, was inquired about
+    HELD_BACK = "held_back"  # not signed, and the inquiry could not be made now
     UNREADABLE = "unreadable"
     NO_EVENT_ID = "no_event_id"
-    IGNORED = "ignored"  # the policy's `events` leaves nothing of it
+    IGNORED = "ignored"  # the policy's `events` selects no event of it
     NOT_KEPT = "not_kept"
     TOO_LARGE = "too_large"
-    TOO_MANY = "too_many"  # of one address were not genuine
+    TOO_MANY = "too_many"  # too many webhooks of one address were not genuine
     RELAYED = "relayed"
     RELAY_FAILED = "relay_failed"
     RELAY_GIVEN_UP = "relay_given_up"
@@ -89,7 +89,7 @@ class InboxResult(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WebhookReply:
-    """What the provider is told. Beside a 2xx the status says everything: a stranger learns nothing from it."""
+    """Our reply to the provider. Without a 2xx there is only the status, so that a stranger learns nothing."""
 
     status_code: int
     body: bytes = b""
@@ -123,11 +123,11 @@ class WebhookInbox:
     # -- the provider's request
 
     async def receive(self, provider: str, account: str, headers: Headers, body: bytes) -> WebhookReply:
-        """Check a delivery, keep its events, and say so. `account` is the one in the address; "" is the main one."""
+        """Check a webhook and store its events. `account` is the one in the address; "" is the main one."""
         entry = self.book().providers.get(provider)
         rules = entry.webhook_rules if entry is not None else None
         if entry is None or rules is None or account not in rules.secrets:
-            label = provider if entry is not None else OTHER  # a stranger's word is not repeated, not even in a log
+            label = provider if entry is not None else OTHER  # a stranger's text is not repeated, not even in a log
             return self._report(label, InboxResult.UNKNOWN_ADDRESS, _NOT_FOUND)
         scheme = scheme_for(rules, self.environment)
         if scheme is None:
@@ -163,7 +163,8 @@ class WebhookInbox:
     async def _receive_genuine(
         self, provider: str, account: str, rules: WebhookRules, scheme: SignatureScheme, headers: Headers, body: bytes
     ) -> WebhookReply:
-        """Keep what it tells. What cannot be kept is not acknowledged: that would lose it silently."""
+        """Store the events of a genuine webhook. If they cannot be stored, it is not acknowledged, or they would be
+        lost silently."""
         webhook_events: tuple[WebhookEvent, ...] = ()
         end_to_end_headers = end_to_end(headers)
         reply, refusal = WebhookReply(200, rules.reply.encode()), ""
@@ -190,7 +191,7 @@ class WebhookInbox:
         return self._report(provider, refusal, reply) if refusal else reply
 
     def refuse(self, provider: str, result: InboxResult, status_code: int) -> WebhookReply:
-        """Count a delivery that was refused unread."""
+        """Count a webhook that was refused unread."""
         label = provider if provider in self.book().providers else OTHER
         return self._report(label, result, WebhookReply(status_code))
 
@@ -199,7 +200,8 @@ class WebhookInbox:
         return reply
 
     def _secrets(self, names: tuple[str, ...]) -> list[bytes]:
-        """Those of one list that are set. There are two while one is exchanged for the other; else one is enough."""
+        """The secrets of one list that are set. A list has two while one replaces the other; otherwise one is
+        enough."""
         found = [value.encode() for name in names if (value := self.environment.get(name))]
         if names and not found:
             text = "no secret of these webhooks is set, so they are refused: set %s"
@@ -217,7 +219,7 @@ class WebhookInbox:
         *,
         is_whole: bool,
     ) -> None:
-        """Keep every event. The first that is new carries the delivery to the relay. Raises JournalUnavailable."""
+        """Store every event. The first new event carries the raw webhook for the relay. Raises JournalUnavailable."""
 
         async def store(webhook_event: WebhookEvent, *, carries_raw: bool) -> bool:
             now = self.clock.now()
@@ -240,7 +242,7 @@ class WebhookInbox:
         if rules.relay is not None:
             while rest and not await store(rest.pop(0), carries_raw=True):
                 pass
-        # All of them, whatever becomes of one: what is kept now is a duplicate when the provider tries again.
+        # Store all of them, even if one fails: those that are stored now are duplicates when the provider tries again.
         outcomes = await asyncio.gather(
             *(store(webhook_event, carries_raw=False) for webhook_event in rest), return_exceptions=True
         )
@@ -249,16 +251,17 @@ class WebhookInbox:
                 raise outcome
 
     async def _store_unread(self, provider: str, account: str, headers: Headers, raw: bytes) -> None:
-        """What tells us nothing may tell the service something: kept for the relay alone. Raises JournalUnavailable."""
+        """Store a webhook without events of ours for the relay alone, because the service may need it. Raises
+        JournalUnavailable."""
         now = self.clock.now()
-        name = f"delivery:{hashlib.sha256(raw).hexdigest()}"  # it has no id; a repetition has the same bytes
+        name = f"delivery:{hashlib.sha256(raw).hexdigest()}"  # it has no id; a duplicate has the same bytes
         bound_to = _bound_to(provider, account, name)
         sealed = seal_webhook(self.vault, StoredWebhook(headers, None, raw), bound_to, is_whole=True)
         result = WebhookEventResult.NOTHING_NEW
         await self._write(StoredWebhookEvent(0, provider, account, name, now, sealed, result, relay_due_at=now))
 
     async def _write(self, webhook_event: StoredWebhookEvent) -> bool:
-        """Whether it is new; either way it is durable now. Raises JournalUnavailable."""
+        """Store an event; whether it is new. Either way it is durable now. Raises JournalUnavailable."""
         began_mono = self.clock.mono()
         failed = True
         try:
@@ -271,16 +274,16 @@ class WebhookInbox:
     # -- in the background
 
     async def keep_applying(self) -> None:
-        """Apply and relay what is due, for as long as the sidecar runs."""
+        """Apply and relay due events for as long as the sidecar runs."""
         while True:
             try:
                 processed = await self.apply_due()
                 await self.due_times.wait(self.due_times.webhook_events, did_something=processed > 0)
             except JournalUnavailable:
-                await self.clock.sleep(_RETRY_AFTER_S)  # whoever needs the journal next says so louder
+                await self.clock.sleep(_RETRY_AFTER_S)  # others that need the journal report the outage
 
     async def apply_due(self) -> int:
-        """Apply and relay what is due now, at most a batch; how many. Raises JournalUnavailable."""
+        """Apply and relay the events that are due now, at most a batch. Returns how many. Raises JournalUnavailable."""
         due = await self.journal.due_webhook_events(limit=BATCH_SIZE)
         free = [webhook_event for webhook_event in due if webhook_event.number not in self._relaying]
         slots = asyncio.Semaphore(APPLYING_MAX)
@@ -294,7 +297,7 @@ class WebhookInbox:
         for outcome in outcomes:
             if isinstance(outcome, JournalUnavailable):
                 raise outcome
-            if isinstance(outcome, BaseException):  # one that we cannot cope with must not stop the others
+            if isinstance(outcome, BaseException):  # an event that fails must not stop the others
                 name, place = type(outcome).__name__, raised_at(outcome)
                 _log.error("a webhook was not seen to: %s at %s", name, place, extra=repeats(place))
                 continue
@@ -302,13 +305,12 @@ class WebhookInbox:
         return processed
 
     async def close(self) -> None:
-        """Give up the relays that are under way: they are tried again after the next start."""
+        """Stop the relays that are under way: they are tried again after the next start."""
         await self._relays.stop()
 
     async def _process(self, webhook_event: StoredWebhookEvent) -> StoredWebhookEvent:
-        """One webhook event that is due: apply it, write down what became of it, and relay it. Raises
-        JournalUnavailable."""
-        # The journal says that it is due, by its own clock; ours may be behind.
+        """Process one due event: apply it, record the result, and relay it. Raises JournalUnavailable."""
+        # The journal gave the event as due by its own clock; ours may be behind.
         now = max(
             self.clock.now(), min(at for at in (webhook_event.due_at, webhook_event.relay_due_at) if at is not None)
         )
@@ -351,7 +353,7 @@ class WebhookInbox:
         webhook: StoredWebhook | None,
         operation: Operation | None,
     ) -> None:
-        """Of an event that does not say when it happened: then its delay was not told when it came."""
+        """Report the delay of an event that does not say when it happened, since its arrival could not show it."""
         received_at = webhook_event.received_at
         if rules is None or webhook is None or operation is None:
             return
@@ -405,7 +407,7 @@ class WebhookInbox:
             self.telemetry.emit(WebhookReceived(webhook_event.provider, result))
             await self.journal.update_webhook_event(replace(webhook_event, relay_due_at=retry_at))
         except JournalUnavailable:
-            return  # told twice rather than never: its lease runs out
+            return  # better relayed twice than never: its lease runs out
         finally:
             self._relaying.discard(webhook_event.number)
             self.due_times.webhook_events.set()

@@ -1,10 +1,10 @@
-"""WebhookMatcher: which operation a webhook event is about. Within the account its secret belongs to, and never by a
-guess.
+"""WebhookMatcher: finds the operation that a webhook event is about. Only within the account of the webhook's secret,
+and never by a guess.
 
-The finders of the policy are tried in their order; the first that names exactly one operation wins. Generations of one
-key count as one: the event belongs to the newest that was sent and whose amount and currency fit. Two candidates match
-none. An operation whose own names contradict those in the event is no candidate: our stamp may have been copied into
-another payment.
+It tries the finders of the policy in their order, and the first that names exactly one operation wins. Generations of
+one key count as one: the event belongs to the newest generation that was sent and whose amount and currency fit. Two
+candidates match none. An operation whose own names contradict those in the event is no candidate, because our stamp may
+have been copied into another payment.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ from paywitness.journal.tombstones import abandoned_key, abandoned_operation
 from paywitness.policy.book import PolicyBook
 from paywitness.secrets import Vault
 
-_CANDIDATES_MAX = 100  # a thing with so many candidates names none of them
+_CANDIDATES_MAX = 100  # a value that finds this many candidates names none of them
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookMatch:
-    """What was found. Neither an operation nor final: nothing yet, which later evidence may change."""
+    """The result of the search. Without an operation and not `unmatchable`, later evidence may still change it."""
 
     operation: Operation | None = None
-    policy: Policy | None = None  # pinned to the operation; None where it can no longer be read
+    policy: Policy | None = None  # pinned to the operation; None if it can no longer be read
     ambiguous: bool = False
     unmatchable: bool = False  # nothing in the event can ever name an operation of the account
-    shared: bool = False  # what names it names other operations too: a denial may be that of an earlier one
+    # The event's name for it also names other operations, so a denial may be that of an earlier one.
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,8 @@ class _Candidate:
         return _was_sent(self.operation)
 
     def may_match(self, provider_object: Tree) -> bool:
-        """What cannot be held against its policy may: an older generation must not be given what is its."""
+        """Whether the object fits the operation. Without a policy it may: otherwise an older generation could get the
+        event."""
         return self.policy is None or matches_expected(
             self.policy.classify.fit, provider_object, ExpectedPayment(self.operation.money)
         )
@@ -68,8 +70,8 @@ class WebhookMatcher:
     async def find(
         self, webhook_event: WebhookEvent, account: str, provider: Provider, book: PolicyBook, provider_object: Tree
     ) -> WebhookMatch:
-        """`account` is the one in the address, to which the secret belongs; "" is the main one. Raises
-        JournalUnavailable."""
+        """Find the operation of an event. `account` is the one in the address, to which the secret belongs; "" is the
+        main one. Raises JournalUnavailable."""
         if account and webhook_event.account and account != webhook_event.account:
             return WebhookMatch(unmatchable=True)  # another tenant's event under this tenant's secret
         account_name = account or webhook_event.account or ""
@@ -101,7 +103,7 @@ class WebhookMatcher:
         return WebhookMatch(ambiguous=results == {"several"})
 
     async def retired(self, webhook_event: WebhookEvent, account: str, provider: Provider) -> str | None:
-        """The id of a retired operation that the event names, whose customer had never acted; None if there is none.
+        """The id of a retired operation that the event names and whose customer had never acted; None if there is none.
         Raises JournalUnavailable."""
         account_name = account or webhook_event.account or ""
         hashes = sorted(self._account_hashes(provider, account_name))
@@ -160,15 +162,15 @@ class WebhookMatcher:
         return account_hashes_named(provider.account, account_name, secret).union(*named)
 
     def _owner_named(self, policy: Policy, name: str) -> str:
-        """The mark of the owner, if the name is one's."""
+        """The mark of the owner, if the name is that of an owner."""
         return owner_mark(owner_hash(policy.key_provider, name, self.vault.identity_secret))
 
     async def _belongs(self, webhook_event: WebhookEvent, candidate: _Candidate) -> bool:
-        """Whether the event may be about this operation, by the names that it shows. One that shows the reference of
-        another payment is about that one, whatever else it shows."""
+        """Whether the event may be about this operation, by the names in the event. An event that shows the reference
+        of another payment is about that payment, whatever else it shows."""
         operation, policy = candidate.operation, candidate.policy
         if policy is None:
-            return True  # it cannot be applied, and an older generation must not be given what is its
+            return True  # it cannot be applied, but an older generation must not get the event instead
         if webhook_event.shows_another(operation, stamped=policy.stamp is not None):
             return False
         shown = webhook_event.references
@@ -186,8 +188,8 @@ class WebhookMatcher:
         return operation.reference is None and not taken
 
     async def _newest_step(self, candidate: _Candidate, book: PolicyBook) -> _Candidate:
-        """A step that was declined, and whose object was confirmed again: what is said of the object is said of the
-        newest step, although it may bear the stamp of the first."""
+        """The newest step of the payment, if this one was declined and its object was confirmed again. Events about the
+        object are about its newest step, although the object may have the stamp of the first."""
         operation = candidate.operation
         if operation.state is not State.FAILED or not operation.payment or not operation.kind.pays:
             return candidate
@@ -242,7 +244,7 @@ class WebhookMatcher:
     async def _candidate_of_account(
         self, operation: Operation, account_name: str, provider: Provider, book: PolicyBook
     ) -> _Candidate | None:
-        """The operation, if it is the account's."""
+        """The operation as a candidate, if it is the account's."""
         policy = await self.pinned.policy_from_book(operation, book)
         places = policy.account if policy is not None else provider.account
         accounts = account_hashes_named(places, account_name, self.vault.identity_secret)
@@ -258,8 +260,9 @@ class WebhookMatcher:
         return _Candidate(operation, policy)
 
     async def _accounts_of_owners(self, operation: Operation, policy: Policy, account_name: str) -> frozenset[str]:
-        """The owner is part of the account: the one that the event names, or whoever made the operation for the account
-        that the event names. An event that names nobody is nobody's."""
+        """The accounts of the owners that the event may mean: the owner that the event names, and the owner of the
+        credential that made the operation for the account that the event names. An event that names nobody belongs to
+        nobody."""
         [row] = await self.journal.ledger_rows((credential_key(policy.key_provider, operation.credential),))
         made_by = owner_in(marks_from_text(row.text)) if row is not None else None
         secret, found = self.vault.identity_secret, frozenset[str]()
@@ -270,7 +273,7 @@ class WebhookMatcher:
 
 def _may_be_another_merchants(finder: MatchKey, candidate: _Candidate) -> bool:
     """Whether an event that names no account may have been found by a name that another merchant has chosen too: its
-    key or its order. Our stamp, a key of ours and the provider's reference are one payment's alone."""
+    key or its order. Our stamp, our own key and the provider's reference belong to one payment alone."""
     policy, operation = candidate.policy, candidate.operation
     if policy is None or not policy.accounts.many:
         return False
@@ -284,7 +287,7 @@ def _may_be_another_merchants(finder: MatchKey, candidate: _Candidate) -> bool:
 
 
 def _is_shared(finder: MatchKey, candidate: _Candidate) -> bool:
-    """Whether what the event was found by may be that of an earlier call too."""
+    """Whether the name by which the event was found may also be that of an earlier call."""
     policy, operation = candidate.policy, candidate.operation
     match finder:
         case MatchKey.OPERATION_ID | MatchKey.PROVIDER_KEY:
@@ -304,8 +307,8 @@ def _was_sent(operation: Operation) -> bool:
 
 
 def _without_unsent(candidates: list[_Candidate], listed: Iterable[Operation]) -> list[_Candidate]:
-    """Without the generations that never reached the provider, if another generation of the key did: what that one does
-    not fit is somebody else's."""
+    """The candidates without the generations that never reached the provider, if another generation of the key did. An
+    event that does not fit the generation that was sent is somebody else's."""
     sent_keys = {operation.key for operation in listed if _was_sent(operation)}
     return [one for one in candidates if one.was_sent or one.operation.key not in sent_keys]
 

@@ -1,7 +1,7 @@
-"""The relay: a provider's webhook told again to the service's own address. At least once, in no particular order.
+"""The relay: sends a provider's webhook on to the service's own address. At least once, in no particular order.
 
 The bytes and headers are those of the provider, so that the service can check the signature itself. A 2xx is an
-acknowledgement; anything else is tried again, less and less often, for three days.
+acknowledgement. After any other response the relay tries again, at growing intervals, for three days.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from paywitness.upstream.request import OPERATOR_GIVEN_TRUST, Origin, WireReques
 
 _log = logging.getLogger("paywitness.webhooks")
 
-RELAYS_MAX = 64  # that are under way; the rest waits in the journal
+RELAYS_MAX = 64  # under way at a time; the rest waits in the journal
 _CONCURRENT_POSTS_MAX = 8  # of those, on the wire
-RELAY_LEASE_S = 180.0  # longer than they can take with their turn: until then no other sidecar tries
+RELAY_LEASE_S = 180.0  # longer than a relay can take with its wait for a slot; until then no other sidecar tries
 _TIMEOUTS = UpstreamTimeouts(first_byte_s=10.0, response_s=10.0)  # a service that takes longer should put it in a queue
 _DELAY_MIN_S, _DELAY_MAX_S = 1.0, 300.0
-_GIVE_UP_AFTER_S = 3 * 86400.0  # as long as providers go on
+_GIVE_UP_AFTER_S = 3 * 86400.0  # as long as providers try
 
 
 def next_relay_at(received_at: float, now: float) -> float | None:
-    """When to try again; None where it is given up. Waiting as long as it has waited doubles the age each time."""
+    """When to try again; None if the relay gives up. A wait is as long as the age of the webhook, so the age
+    doubles."""
     age_s = max(0.0, now - received_at)
     if age_s >= _GIVE_UP_AFTER_S:
         return None
@@ -44,7 +45,7 @@ class Relay:
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_CONCURRENT_POSTS_MAX))
 
     async def deliver(self, url: str, webhook: StoredWebhook, operation: Operation | None) -> bool:
-        """Tell it once more; whether the service acknowledged it."""
+        """Send it once more. Returns whether the service acknowledged it."""
         parts = urlsplit(url)
         target = f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}".encode("latin-1")
         request = WireRequest("POST", target, _relay_headers(webhook.headers, operation), webhook.raw)
@@ -53,7 +54,8 @@ class Relay:
             async with self._slots:
                 evidence = await self.upstream.send(origin, request, _TIMEOUTS)
         except ValueError as error:
-            _log.error("a webhook cannot be relayed: %s", error, extra=REPEATS)  # names no value: the wire's own words
+            # The text of the client, which names no value.
+            _log.error("a webhook cannot be relayed: %s", error, extra=REPEATS)
             return False
         return evidence.response is not None and 200 <= evidence.response.status_code < 300
 

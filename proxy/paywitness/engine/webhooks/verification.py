@@ -1,9 +1,9 @@
-"""What checking a webhook needs: the signature scheme that a policy names with its options, the certificate that the
-sender names, and the payload of a webhook under its scheme. And what is stored, sealed, of a webhook.
+"""The parts of checking a webhook: the signature scheme that a policy names with its options, the certificate that the
+sender names, and the payload under the scheme. Also the sealed form in which a webhook is stored.
 
-A certificate is fetched from the provider's own host over TLS and cached for a day. Its address comes from a stranger:
-the scheme has checked it against the hosts it allows, and the cost is bounded here: a few fetches at a time, a few in
-a minute, and nothing is cached that is not a certificate.
+A certificate is fetched from the provider's own host over TLS and cached for a day. A stranger may have written its
+address. So the scheme has checked the address against the hosts it allows, and this module bounds the cost: a few
+fetches at a time, a few in a minute, and only certificates are cached.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from paywitness.webhook_signatures.rsa import parse_certificate
 from paywitness.webhook_signatures.scheme import CertificateScheme, PayloadExtractor, SignatureScheme
 
 # --- Stored webhooks
-# A delivery: what is kept, sealed, of a provider's webhook. One event, the headers it came with and, where it
-# shall be relayed, the whole of it as it came.
 #
-# A delivery of several events is kept event by event; its raw bytes are kept once, with the first of them that was new.
+# The stored, sealed form of a provider's webhook: one event, the headers that it came with and, if it is to be relayed,
+# the raw webhook. If a webhook has several events, each is stored on its own. The raw bytes are stored once, with the
+# first event that was new.
 
 _FORMAT = 1
 
@@ -44,8 +44,8 @@ _FORMAT = 1
 @dataclass(frozen=True, slots=True)
 class StoredWebhook:
     headers: Headers
-    event: Tree  # None: it is not for us
-    raw: bytes = b""  # the delivery to be relayed; empty where it shall not be, or another of its events carries it
+    event: Tree  # None: no event of ours
+    raw: bytes = b""  # the raw webhook for the relay; empty if there is none, or if another of its events carries it
 
     def header(self, name: str) -> str | None:
         wanted = name.lower().encode("latin-1")
@@ -53,12 +53,13 @@ class StoredWebhook:
 
 
 def decode_json_webhook(headers: Headers, raw: bytes, bounds: BodyBounds = WEBHOOK_BOUNDS) -> Tree:
-    """What a delivery says, which is JSON. Raises BodyError."""
+    """The content of a webhook in JSON. Raises BodyError."""
     return decode_json(decompressed(raw, StoredWebhook(headers, None).header("Content-Encoding"), bounds), bounds)
 
 
 def seal_webhook(vault: Vault, webhook: StoredWebhook, bound_to: str, *, is_whole: bool) -> bytes:
-    """`is_whole`: the event is all that the delivery says, so that it need not be kept beside the raw bytes."""
+    """Seal a webhook. `is_whole`: the event is the whole content of the webhook, so it need not be stored beside the
+    raw bytes."""
     told = webhook.event is not None and not (is_whole and webhook.raw)
     event = json.dumps(webhook.event, separators=(",", ":")).encode() if told else b""
     pairs = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in webhook.headers]
@@ -67,7 +68,7 @@ def seal_webhook(vault: Vault, webhook: StoredWebhook, bound_to: str, *, is_whol
 
 
 def open_webhook(vault: Vault, sealed: bytes, bound_to: str) -> StoredWebhook:
-    """Raises UnreadableSecret."""
+    """Open a sealed webhook. Raises UnreadableSecret."""
     head, _, rest = vault.open(sealed, bound_to).partition(b"\n")
     told = json.loads(head)
     if told.get("format") != _FORMAT:
@@ -93,7 +94,8 @@ _ENVIRONMENT_PREFIX = "env:"
 
 
 def scheme_for(rules: WebhookRules, environment: Mapping[str, str]) -> SignatureScheme | None:
-    """None for one whose option names a variable that is not set: nothing can be checked by it."""
+    """The scheme of the rules. None if one of its options names a variable that is not set: then it can check
+    nothing."""
     options = {
         name: environment.get(value.removeprefix(_ENVIRONMENT_PREFIX), "")
         if value.startswith(_ENVIRONMENT_PREFIX)
@@ -108,12 +110,12 @@ def _make_scheme(name: str, options: tuple[tuple[str, str], ...]) -> SignatureSc
     try:
         return scheme_named(name, dict(options))
     except ValueError as error:
-        _log.error("webhooks cannot be checked by the scheme %s: %s", name, error)  # once: the answer is remembered
+        _log.error("webhooks cannot be checked by the scheme %s: %s", name, error)  # once: the result is cached
         return None
 
 
 def decode_payload(scheme: SignatureScheme, headers: Headers, body: bytes, bounds: BodyBounds = WEBHOOK_BOUNDS) -> Tree:
-    """What a delivery tells, which is JSON unless its scheme says otherwise. Raises BodyError."""
+    """The content of a webhook, which is JSON unless its scheme has another form. Raises BodyError."""
     if not isinstance(scheme, PayloadExtractor):
         return decode_json_webhook(headers, body, bounds)
     text, encoding = scheme.extract_payload(body)
@@ -124,8 +126,8 @@ def decode_payload(scheme: SignatureScheme, headers: Headers, body: bytes, bound
 
 
 CACHED_CERTIFICATES_MAX = 32
-_CACHED_FOR_S = 86400.0  # a certificate does not change under its address; its own end is looked at on every check
-_FETCHES_PER_MINUTE = 20  # a provider has one or two at a time: more are a stranger's inventions
+_CACHED_FOR_S = 86400.0  # a certificate does not change under its address; every check reads its expiry
+_FETCHES_PER_MINUTE = 20  # a provider has one or two at a time: more are inventions of strangers
 _CONCURRENT_FETCHES_MAX = 2
 _CERTIFICATE_BYTES_MAX = 64 * 1024
 _FETCH_TIMEOUTS = UpstreamTimeouts(first_byte_s=5.0, response_s=5.0)
@@ -135,12 +137,12 @@ _FETCH_TIMEOUTS = UpstreamTimeouts(first_byte_s=5.0, response_s=5.0)
 class SignerCertificates:
     upstream: UpstreamClient
     clock: Clock
-    _cache: OrderedDict[str, tuple[float, bytes]] = field(default_factory=OrderedDict)  # address -> since when, PEM
+    _cache: OrderedDict[str, tuple[float, bytes]] = field(default_factory=OrderedDict)  # by address: since when, PEM
     _fetched_mono: deque[float] = field(default_factory=lambda: deque(maxlen=_FETCHES_PER_MINUTE))
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_CONCURRENT_FETCHES_MAX))
 
     async def scheme_with_certificate(self, scheme: SignatureScheme, headers: Headers) -> SignatureScheme | None:
-        """The scheme with the certificate that its sender names, where it takes one; None where it is not to be had."""
+        """The scheme with the certificate that the sender names, if it needs one; None if that cannot be fetched."""
         url = scheme.certificate_url(headers) if isinstance(scheme, CertificateScheme) else None
         if url is None or not isinstance(scheme, CertificateScheme):
             return scheme
@@ -148,12 +150,12 @@ class SignerCertificates:
         return scheme.with_certificate(pem) if pem is not None else None
 
     async def get(self, url: str) -> bytes | None:
-        """The certificate at an address that the scheme allows; None where it is not to be had now."""
+        """The certificate at an address that the scheme allows; None if it cannot be fetched now."""
         pem = self._cached(url)
         if pem is not None:
             return pem
         async with self._slots:
-            pem = self._cached(url)  # somebody may have fetched it while we waited for our turn
+            pem = self._cached(url)  # another webhook may have fetched it while we waited for a slot
             return pem if pem is not None else await self._fetch(url)
 
     def _cached(self, url: str) -> bytes | None:

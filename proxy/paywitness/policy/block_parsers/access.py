@@ -1,8 +1,8 @@
-"""The blocks `credentials`, `who_am_i`, `accounts` and `tls`, and the key `private`: how a provider is reached, how we
-prove who we are, how it tells whose a credential is, and which accounts there are.
+"""The blocks `credentials`, `who_am_i`, `accounts` and `tls`, and the key `private`: how to reach a provider, how to
+authenticate, how the provider names the owner of a credential, and which accounts exist.
 
-For credentials the file gives only the names of environment variables. Whether a variable is set is a matter of the
-running process, not of the file.
+For credentials the file has only the names of environment variables. Whether a variable is set concerns the running
+process, not the file.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def read_who_am_i(file: Section) -> WhoAmI | None:
 
 
 def read_accounts(file: Section, places: tuple[FieldRef, ...], *, many: bool) -> tuple[NamedAccount, ...]:
-    """`accounts:`. Each must be told from the others."""
+    """`accounts:`. Each account must be distinguishable from the others."""
     found: list[NamedAccount] = []
     for entry in file.entries("accounts"):
         section = section_of(entry, NAMED_ACCOUNT, file.problems)
@@ -142,7 +142,7 @@ def _read_listed(section: Section) -> Iterator[BackgroundCredentials]:
 
 
 def _confusions(account: NamedAccount, others: Iterable[NamedAccount], *, many: bool) -> Iterator[str]:
-    """Why a call of the account might be taken for one of another."""
+    """Reasons why a call of the account might be taken for one of another account."""
     for other in others:
         if account.selectors and other.selectors:
             theirs = dict(other.selectors)

@@ -1,9 +1,10 @@
-"""`fallback`: other routes for a payment that provably had no effect, and what must hold between the two files.
+"""`fallback`: other routes for a payment that provably had no effect, and the rules that two files must keep together.
 
-A second payment of one purchase is kept out by the guard of its intent. So both files must guard the same intents: one
-`merchant`, the same operation under the same name, the same place of the intent.
+The guard of its intent prevents a second payment of one purchase. So both files must guard the same intents: they have
+one `merchant`, and the same operation under the same name with the intent at the same place.
 
-The other route has credentials of its own, or says whose it takes: no secret of one route is sent to another.
+The other route has credentials of its own, or names the provider whose credentials it takes. No secret of one route is
+sent to another.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from paywitness.policy.schema import FALLBACK
 
 @dataclass(frozen=True, slots=True)
 class FallbackEntry:
-    """One fallback of a file, and where it stands there."""
+    """One fallback of a file, and its location in the file."""
 
     fallback: Fallback
     location: SourceLocation
@@ -33,7 +34,7 @@ class FallbackEntry:
 
 
 def read_fallbacks(file: Section, *, own_name: str) -> tuple[FallbackEntry, ...]:
-    """What the file's `fallback` lists. Whether the other provider fits shows only in a whole directory."""
+    """The entries of the file's `fallback`. Only a whole directory shows whether the other provider fits."""
     entries: list[FallbackEntry] = []
     for section in file.children("fallback", FALLBACK):
         target = section.read("to", name)
@@ -55,7 +56,7 @@ def read_fallbacks(file: Section, *, own_name: str) -> tuple[FallbackEntry, ...]
 
 
 def read_mirrored(file: Section, *, own_name: str) -> str:
-    """`same_credentials_as`: the provider of which this one is a mirror, which takes the same credentials."""
+    """`same_credentials_as`: the provider of which this one is a mirror, so that it takes the same credentials."""
     mirrored = file.read_or("same_credentials_as", name, "")
     if mirrored == own_name:
         file.add_problem("same_credentials_as", f"found '{mirrored}', which is this provider, allowed: another one")
@@ -66,7 +67,7 @@ def read_mirrored(file: Section, *, own_name: str) -> str:
 
 
 def check_fallbacks(file: Section, entries: tuple[FallbackEntry, ...], policies: tuple[Policy, ...]) -> None:
-    """What the paying operations must have, so that a fallback is safe for them."""
+    """Check that the paying operations have what makes a fallback safe for them."""
     wants_absent = any(FallbackCause.ABSENT in entry.fallback.when for entry in entries)
     falling = [policy for policy in policies if policy.fallbacks]
     if policies and wants_absent and not any(policy.contract.supports_inquiry for policy in falling):
@@ -86,7 +87,7 @@ def check_fallbacks(file: Section, entries: tuple[FallbackEntry, ...], policies:
 
 
 def _check_rejected(file: Section, entries: tuple[FallbackEntry, ...], policies: tuple[Policy, ...]) -> None:
-    """`rejected` and the rows that say `fallback: true` go together."""
+    """Check that `rejected` and rows with `fallback: true` are used together."""
     falling = [policy for policy in policies if policy.fallbacks]
     wanting = [entry for entry in entries if FallbackCause.REJECTED in entry.fallback.when]
     rows = {row.name: row for policy in falling for row in (*policy.classify.rows, *policy.classify.answers)}
@@ -107,7 +108,7 @@ def absence_shown_after_s(policy: Policy) -> float:
 
 
 def why_never_absent(policy: Policy) -> str:
-    """Why no caller can still wait when the operation is known to be absent; "" if one can."""
+    """Why no caller can still wait when inquiries have proven absence; "" if a caller can."""
     deadline_s, after_s = policy.timeouts.deadline_s, absence_shown_after_s(policy)
     if not policy.inquiries or after_s < deadline_s:
         return ""
@@ -126,8 +127,8 @@ def _warn_if_never_absent(file: Section, entry: FallbackEntry, falling: list[Pol
 
 
 def can_fall_back(policy: Policy) -> bool:
-    """A payment of a purchase can be made elsewhere; what acts on a thing of this provider cannot, for nobody else has
-    it."""
+    """A payment of a purchase can be made elsewhere. An operation on an object of this provider cannot, because no
+    other provider has the object."""
     acts_on_a_thing = policy.target is not None and policy.target.kind is FieldKind.PATH
     return policy.kind.pays and not acts_on_a_thing
 
@@ -143,7 +144,7 @@ def _has_settle(file: Section) -> bool:
 def fallback_problems(
     entries: Mapping[str, tuple[FallbackEntry, ...]], providers: Mapping[str, Provider], *, complete: bool
 ) -> Iterator[str]:
-    """What is wrong with the fallbacks of these providers. `complete`: there is no other provider."""
+    """The problems with the fallbacks of these providers. `complete`: there is no other provider."""
     for source, own_entries in entries.items():
         for entry in own_entries:
             to = entry.fallback.to
@@ -171,7 +172,8 @@ _NO_CREDENTIALS = (
 
 
 def _gets_foreign_credentials(provider: Provider, target: Provider, providers: Mapping[str, Provider]) -> bool:
-    """Whether a fallback would send the credentials of one route to another that is not said to take them."""
+    """Whether a fallback would send the credentials of one route to another route that does not declare that it takes
+    them."""
     has_own = any(
         policy.credentials is not None
         or (policy.accounts.named and all(each.credentials for each in policy.accounts.named))
@@ -181,7 +183,7 @@ def _gets_foreign_credentials(provider: Provider, target: Provider, providers: M
 
 
 def _mirrored(provider: Provider, providers: Mapping[str, Provider]) -> str:
-    """The provider whose credentials it takes in the end: of several that name one another, the first by name."""
+    """The provider whose credentials it takes in the end. If several providers name one another, the first by name."""
     seen = [provider.name]
     while (following := providers.get(seen[-1])) is not None and following.same_credentials_as:
         if following.same_credentials_as in seen:
@@ -198,7 +200,7 @@ def _incompatibilities(provider: Provider, target: Provider) -> Iterator[str]:
         found, allowed = ", ".join(sorted(theirs)), ", ".join(sorted(own))
         yield f"of the merchant '{found}', allowed: one of '{allowed}': the purchases of both must be one scope"
     by_name = {policy.operation: policy for policy in target.policies}
-    differing: dict[str, dict[str, None]] = {}  # what differs, and in which operations
+    differing: dict[str, dict[str, None]] = {}  # each difference, with the operations that have it
     for policy in provider.policies:
         for found in _differences(policy, by_name.get(policy.operation)) if policy.fallbacks else ():
             differing.setdefault(found, {})[policy.operation] = None
@@ -210,7 +212,7 @@ _SAME_API = "allowed: a provider that speaks the same API"
 
 
 def _differences(policy: Policy, other: Policy | None) -> Iterator[str]:
-    """In what the operation of the other provider is not the same."""
+    """The differences between the operation and that of the other provider."""
     if other is None:
         yield f"which has no operation {{operations}}, {_SAME_API}"
         return

@@ -1,4 +1,4 @@
-"""The `idempotency` block: what the provider promises about its keys, and where we take the caller's from."""
+"""The `idempotency` block: what the provider promises about its keys, and the places of the caller's key."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from paywitness.policy.schema import ASSUMED
 
 T = TypeVar("T")
 
-# The keys that are made here are UUIDs: 36 characters.
+# The keys that Paywitness makes are UUIDs: 36 characters.
 _KEY_LENGTH = 36
 _YEAR_S = 366 * 86400.0
 _UNKNOWN_S = -1.0
@@ -38,7 +38,7 @@ _source_field = field_ref(FieldKind.HEADER, FieldKind.BODY, FieldKind.PATH)
 
 @dataclass(frozen=True, slots=True)
 class KeyRules:
-    """The block of one operation, its provider's merged in."""
+    """The block of one operation, merged with its provider's."""
 
     send_as: FieldRef | None
     take_from: tuple[FieldRef, ...]
@@ -87,7 +87,7 @@ NO_FIELD = FieldRef(FieldKind.CONST, "none")
 
 
 def key_field_or_none(value: str) -> FieldRef:
-    """A place in the request, or `none`, which is NO_PLACE."""
+    """A place in the request, or `none`, which gives NO_FIELD."""
     return NO_FIELD if value == "none" else _key_field(value)
 
 
@@ -131,7 +131,7 @@ def _check_key_facts(layers: Layers, *, keyed: bool, moves_money: bool) -> None:
     if not keyed:
         for key in ("window", "errors_under_key"):
             section = layers.having(key)
-            # An operation that says `send_as: none` leaves the provider's facts aside; its own would contradict it.
+            # An operation with `send_as: none` ignores the provider's facts; facts of its own would contradict it.
             if section is not None and (sending is None or section is sending):
                 section.add_problem(key, "found without 'send_as': a provider that takes no key remembers none")
         return

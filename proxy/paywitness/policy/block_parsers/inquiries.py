@@ -1,4 +1,4 @@
-"""`ask` and `cancel`: requests of our own about an operation, which they must be able to name."""
+"""`ask` and `cancel`: our own requests about an operation. They must be able to name it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from paywitness.policy.reading.templates import (
 from paywitness.policy.reading.value_readers import choice_of, duration, text, whole_number
 from paywitness.policy.schema import ASK, BELONGS, CANCEL
 
-# Framing and connection are the proxy's; credentials are the caller's, or come from the environment.
+# Framing and connection headers are the proxy's; credentials come from the caller or the environment.
 _HEADERS_NOT_SETTABLE = frozenset(
     {"host", "content-length", "content-encoding", "transfer-encoding", "connection", "keep-alive", "te", "trailer"}
     | {"upgrade", "expect", "proxy-authorization", "proxy-authenticate", "cookie"}
@@ -37,9 +37,9 @@ _DAY_S = 86400.0
 
 @dataclass(frozen=True, slots=True)
 class PlaceholderSources:
-    """What a placeholder can be filled from, for one operation, and what an answer can be held against."""
+    """The sources of placeholders for one operation, and the values with which a response can be compared."""
 
-    parameters: frozenset[str]  # in every match
+    parameters: frozenset[str]  # those of every match
     answers: Mapping[str, tuple[ResponseRule, ...]]
     has_amount: bool
     has_currency: bool
@@ -47,15 +47,15 @@ class PlaceholderSources:
     send_as: FieldRef | None
     stamp: FieldRef | None
     fits_amount: bool
-    amount_at: str  # where the request has it
-    acts_on: tuple[FieldRef, ...]  # where the request names the thing, or the payment, that it acts on
-    reference: Expression | None  # where the answer shows the reference
-    fits_stamp: Expression | None  # where the answer shows our stamp
+    amount_at: str  # its place in the request
+    acts_on: tuple[FieldRef, ...]  # the places in the request that name the object, or the payment, that it acts on
+    reference: Expression | None  # the place of the reference in the response
+    fits_stamp: Expression | None  # the place of our stamp in the response
     owns_reference: bool  # no other operation has the same reference
 
 
 def check_answer_name(section: Section, key: str, answers: Collection[str]) -> str | None:
-    """The name under the key, if it is one of an object under `answers`."""
+    """The name under the key, if `answers` has an object of that name."""
     name = section.read(key, text)
     if name is None or name in answers:
         return name
@@ -65,14 +65,14 @@ def check_answer_name(section: Section, key: str, answers: Collection[str]) -> s
 
 
 def check_settable_header(entry: SectionEntry, problems: FileProblems) -> None:
-    """A header that the policy sets must be one that it may."""
+    """Check that a policy may set this header."""
     lowered = entry.name.lower()
     if lowered in _HEADERS_NOT_SETTABLE or lowered.startswith("paywitness-"):
         problems.add(entry.location, entry.path, f"found {entry.name}, which a policy cannot set")
 
 
 def read_inquiries(operation: Section, known: PlaceholderSources) -> tuple[Inquiry, ...]:
-    """The ways to ask about the operation, in the order to try them."""
+    """The inquiries of the operation, in the order in which to try them."""
     sections = operation.children("ask", ASK)
     belongs = operation.child("belongs", BELONGS)
     if belongs is not None and not operation.has("ask"):
@@ -134,13 +134,13 @@ def _read_inquiry(
 
 
 def _finds_what_others_share(used: list[Template], known: PlaceholderSources) -> bool:
-    """Whether other operations, or earlier ones, may find the same object by what the inquiry names."""
+    """Whether other operations, or earlier ones, may find the same object by the names in the inquiry."""
     own = {"operation_id", "provider_key", *(["reference"] if known.owns_reference else [])}
     return not any(blank.head in own for value in used for blank in value.placeholders)
 
 
 def check_belongs(section: Section, *, has_key: bool, has_stamp: bool) -> None:
-    """A `belongs` must name something, and nothing that the provider never saw."""
+    """Check that `belongs` names something, and nothing that the provider never saw."""
     if not any(section.has(key) for key in section.block.keys):
         section.problems.add(
             section.location,
@@ -160,8 +160,9 @@ def _read_belongs(
     known: PlaceholderSources,
     whole_page: Template | None,
 ) -> BelongsFields:
-    """The inquiry's own places, else the operation's, as far as there is something to hold them against. If neither
-    names any: the page of a reference (`whole_page` is its path) shows that reference where the answer does."""
+    """The inquiry's own fields, else the operation's, as far as there is a value to compare them with. If neither has
+    any, the page of a reference (`whole_page` is its path) shows that reference at the place that the response has for
+    it."""
     layers = Layers(own, operation_belongs)
     stamp = layers.read("stamp", expression) or known.fits_stamp
     if not layers.sections:
@@ -187,7 +188,7 @@ def _read_belongs(
 
 
 def _asked_for(used: list[Template], acts_on: tuple[FieldRef, ...]) -> Template | None:
-    """What an inquiry asks for by name: the provider's reference, else what the operation acts on."""
+    """The name in an inquiry: the provider's reference, else the object that the operation acts on."""
     blanks = [blank for value in used for blank in value.placeholders]
     wanted = [Placeholder("reference"), *(Placeholder(str(place.kind), place.name) for place in acts_on)]
     for place in wanted:
@@ -208,7 +209,8 @@ def _read_query(section: Section, known: PlaceholderSources) -> tuple[tuple[str,
 
 
 def _check_identifies_operation(section: Section, used: list[Template], known: PlaceholderSources) -> None:
-    """An inquiry must name the operation; what it names with others must be told from them by its amount."""
+    """Check that an inquiry names the operation. If its name may fit other operations too, the amount must tell them
+    apart."""
     if not any(identifies_operation(value) for value in used):
         section.problems.add(
             section.location,
@@ -264,7 +266,7 @@ def read_cancel(operation: Section, known: PlaceholderSources, tables: Tables) -
 def _read_body(
     section: Section, node: Node, path: str, place: tuple[str, ...], known: PlaceholderSources
 ) -> list[tuple[tuple[str, ...], Template]]:
-    """Where in the body each text stands."""
+    """Each text of the body, with its path."""
     if isinstance(node, MapNode):
         found = []
         for entry in entries_of(node, path):
@@ -289,7 +291,7 @@ def _used(section: Section, key: str, value: Template | None, known: Placeholder
 
 
 def _check_available(section: Section, value: Template, known: PlaceholderSources, node: Node, path: str) -> None:
-    """A placeholder that this operation, or this provider, cannot fill."""
+    """Report placeholders that this operation or this provider cannot fill."""
     lacks = {
         "reference": _missing_reference(section, known),
         "amount": "" if known.has_amount else "'amount' in the operation",
@@ -305,7 +307,7 @@ def _check_available(section: Section, value: Template, known: PlaceholderSource
 
 def _missing_reference(section: Section, known: PlaceholderSources) -> str:
     if section.has("needs"):
-        return ""  # what that needs is checked with it
+        return ""  # `needs` is checked on its own
     if not known.has_reference:
         return "'reference' in the operation: where the answer shows it"
     if section.block is ASK:

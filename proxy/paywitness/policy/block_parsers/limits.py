@@ -1,7 +1,8 @@
-"""The blocks `budget`, `circuit` and `priority`: how many retries a provider may see, from which shares on it is called
-less or not at all, and which calls matter more.
+"""The blocks `budget`, `circuit` and `priority`: how many retries a provider may get, at which shares of bad calls it
+is called less or not at all, and which calls go first.
 
-A value that the file leaves out follows the value that it gives, so that a block with one key is never contradictory.
+If the file leaves a value out, that value follows the one that the file gives. So a block with one key is never
+contradictory.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def _read_scope(section: Section, key: str, default: ScopeRule) -> ScopeRule:
     ceiling = scope.read("ceiling", percentage(200))
     if ratio is not None and ceiling is not None and ratio > ceiling:
         scope.add_problem("ratio", f"found {ratio:.0%}, allowed: at most the ceiling of {ceiling:.0%}")
-    # Where only one of the two is said, the other follows it: neither is wrong by itself.
+    # If only one of the two is given, the other follows it, because neither is wrong by itself.
     if ratio is None:
         ratio = default.ratio if ceiling is None else min(default.ratio, ceiling)
     return ScopeRule(floor, ratio, max(default.ceiling, ratio) if ceiling is None else ceiling)
@@ -61,7 +62,7 @@ def read_circuit(file: Section) -> CircuitRules:
     for share, value in degrade_at.items():
         if value > open_at.get(share, 1.0):
             section.add_problem("degrade_at", f"found a higher '{share}' than in 'open_at', allowed: at most that")
-    # A file that opens earlier than the default degrades says nothing wrong: what is not said follows what is.
+    # A file may open the circuit earlier than the default degrades it. Then the missing value follows the given one.
     followed = {share: min(getattr(default.degrade_at, share), value) for share, value in open_at.items()}
     return CircuitRules(
         window_s=section.read_or("window", duration(1, 3600), default.window_s),
@@ -87,7 +88,8 @@ _CONDITIONS = ("when", *_AMOUNTS)
 
 
 def read_priorities(parent: Section, over_body: Reader[JmesPath], *, has_money: bool) -> tuple[PriorityRule, ...]:
-    """The rows of a file or of an operation. `has_money`: there is an amount and a currency to compare with."""
+    """The rows of a file or of an operation. `has_money`: the operation has an amount and a currency to compare
+    with."""
     sections = parent.children("priority", PRIORITY)
     for section in sections[:-1]:
         if not any(section.has(key) for key in _CONDITIONS):

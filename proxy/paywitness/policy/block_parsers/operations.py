@@ -1,4 +1,4 @@
-"""One operation of a file: its block, with what the provider's level says merged in, as a `core.policy.Policy`."""
+"""One operation of a file: its block, merged with the rules of the provider's level, as a `core.policy.Policy`."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ from paywitness.policy.schema import AMOUNT, FITS, IDEMPOTENCY, OPERATION, RESOL
 
 @dataclass(frozen=True, slots=True)
 class SharedRules:
-    """What the file's level gives to all of its operations."""
+    """The rules of the file's level, which all of its operations share."""
 
     file: Section
     name: str
@@ -79,12 +79,12 @@ class SharedRules:
     advice_by_code: Mapping[str, Advice]
     answers: dict[str, tuple[ResponseRule, ...]]
     classify: tuple[ResponseRule, ...]
-    all_rows_valid: bool  # False where a row could not be read: what the others leave out proves nothing
+    all_rows_valid: bool  # False if a row could not be read: then no conclusion follows from a missing row
     credentials: BackgroundCredentials | None
     accounts: AccountRules
     fallbacks: tuple[FallbackEntry, ...]
-    has_evidence_webhook: bool  # there is a webhook whose signatures can be checked
-    has_hint_webhook: bool  # there is one, and its events only hint
+    has_evidence_webhook: bool  # the file has a webhook with signatures that can be checked
+    has_hint_webhook: bool  # the file has a webhook, and its events only hint
     observe: bool
     budget: BudgetRules
     limited_by: LimitedBy
@@ -93,7 +93,7 @@ class SharedRules:
 
 
 def read_operation(entry: SectionEntry, shared: SharedRules) -> Policy | None:
-    """The operation's policy, or None where its block cannot be used; why is among the problems."""
+    """The operation's policy. None if its block cannot be used; the reason is among the problems."""
     problems = shared.file.problems
     section = section_of(entry, OPERATION, problems)
     if section is None:
@@ -165,7 +165,7 @@ def read_operation(entry: SectionEntry, shared: SharedRules) -> Policy | None:
 
 
 def _with_provider_rules(policy: Policy, shared: SharedRules) -> Policy:
-    """The policy with what only the provider's level says."""
+    """The policy with the rules that only the provider's level can have."""
     policy = replace(
         policy,
         connections=shared.connections,
@@ -186,7 +186,7 @@ def _read_resolve(
     operation: str,
     kind: OperationKind,
 ) -> ResolutionRules:
-    """What the file says about customers who do not act concerns the operations that pay."""
+    """The rules of `resolve`. The file's rule for customers who do not act applies to the operations that pay."""
     layers = _layers(section, shared, "resolve")
     own = layers.sections[0] if section.has("resolve") and layers.sections else None
     is_concerned = kind.pays or (own is not None and own.has("on_action_expired"))
@@ -229,7 +229,7 @@ def _read_priorities(section: Section, shared: SharedRules) -> tuple[PriorityRul
 
 
 def _read_paths(section: Section, shared: SharedRules, key: str) -> tuple[str, ...]:
-    """Body paths of the provider's level and the operation's."""
+    """Body paths of the provider's level and of the operation."""
     return (*shared.file.read_list(key, body_path), *section.read_list(key, body_path))
 
 
@@ -240,7 +240,7 @@ def _read_problem(shared: SharedRules) -> dict[str, Any] | None:
 
 
 def _read_dashboard(section: Section, shared: SharedRules, known: PlaceholderSources) -> Template | None:
-    """The operation's own link, else the provider's. What it cannot fill in for an operation makes no link there."""
+    """The operation's own link, else the provider's. If a link cannot be filled in for an operation, it has none."""
     own = section.read("dashboard", link_template(known.parameters))
     return own or shared.file.read("dashboard", link_template(frozenset()))
 
@@ -353,7 +353,7 @@ def _read_fit(section: Section, stamp: FieldRef | None, *, of_payment: bool) -> 
 
 
 def _read_targets(section: Section, kind: OperationKind) -> tuple[FieldRef | None, ...]:
-    """What the operation acts on; of a payout all the places that make its reference."""
+    """The places of the object that the operation acts on; of a payout, all the places that make its reference."""
     targets = section.read_list("target", read_target, single=True)
     if len(targets) > 1 and kind is not OperationKind.PAYOUT:
         section.add_problem("target", f"found a list in an operation of kind {kind}, allowed: in one of kind payout")
@@ -361,7 +361,7 @@ def _read_targets(section: Section, kind: OperationKind) -> tuple[FieldRef | Non
 
 
 def _read_headers(section: Section, shared: SharedRules, key: str) -> tuple[tuple[str, str], ...]:
-    """Headers of the provider's level and the operation's, which wins where both name one."""
+    """Headers of the provider's level and of the operation. If both have one of that name, the operation's counts."""
     found: dict[str, tuple[str, str]] = {}
     for entry, value in (*shared.file.headers(key), *(section.headers(key) if key in OPERATION.keys else ())):
         check_settable_header(entry, shared.file.problems)
@@ -370,7 +370,7 @@ def _read_headers(section: Section, shared: SharedRules, key: str) -> tuple[tupl
 
 
 def _check_path_fields(section: Section, shared: SharedRules, policy: Policy, parameters: frozenset[str]) -> None:
-    """`path:x` must be in every match, else some calls would lack it."""
+    """Check that `path:x` is in every match; otherwise some calls would lack it."""
     if not policy.routes:
         return
     allowed = f"allowed: {listed(sorted(parameters))}" if parameters else "and no parameter is"
@@ -393,8 +393,8 @@ _NOT_IN_MATCH = "which is not in every 'match' of {operations}, allowed: a param
 
 
 def _check_success(section: Section, shared: SharedRules, policy: Policy, problems_before: int) -> None:
-    """A money-moving operation of which nothing could ever be read as a success: every 2xx would be doubt. Not asked of
-    one that has problems already."""
+    """Report a money-moving operation without a row that reads a success, because every 2xx would stay in doubt. An
+    operation that already has problems is not checked."""
     has_problems = section.problems.count > problems_before
     if has_problems or not shared.all_rows_valid or not policy.kind.moves_money:
         return

@@ -1,4 +1,4 @@
-"""The payment behind an operation: which one it acts on, how its numbers are read, and what holds between them."""
+"""The payment behind an operation: which payment it acts on, how its numbers are read, and which rules they keep."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from paywitness.policy.schema import BALANCE, OVERCAPTURE
 
 _DAY_S = 86400.0
 _OVERCAPTURE_MAX_PERCENT = 100.0  # as much again: no provider allows more
-_EXPIRY_MAX_S = 400 * _DAY_S  # as long as payments are kept
+_EXPIRY_MAX_S = 400 * _DAY_S  # as long as payments are stored
 
 _PAYS = tuple(kind for kind in OperationKind if kind.pays)
 _STEPS = (*_PAYS, OperationKind.NONE)
 _HAS_PAYMENT = tuple(kind for kind in OperationKind if kind is not OperationKind.PAYOUT)
-# The kinds of operations that a key says something of. In any other it would be passed over in silence.
+# The kinds of operations for which a key has a meaning. In any other kind the key would be ignored silently.
 _KINDS: dict[str, tuple[OperationKind, ...]] = {
     "payment": _HAS_PAYMENT,
     "captures": _PAYS,
@@ -67,7 +67,7 @@ read_target = field_ref(FieldKind.PATH, FieldKind.BODY, FieldKind.HEADER)
 
 
 def read_payment(section: Section, file: Section, encoding: Encoding, target: FieldRef | None) -> PaymentRules:
-    """What the operation says of its payment. `target` names the payment unless `payment` does."""
+    """The operation's rules about its payment. `target` names the payment unless `payment` does."""
     kind = section.read("kind", one_of(OperationKind))
     acts_on = section.read_list("payment", read_target, single=True)
     if not section.has("payment") and target is not None and kind is not OperationKind.PAYOUT:
@@ -99,7 +99,8 @@ def read_payment(section: Section, file: Section, encoding: Encoding, target: Fi
 
 
 def _word_or(words: dict[str, bool], reader: Reader[Expression]) -> Reader[bool | Expression]:
-    """One of the words, else an expression. A word that is nearly one of them is a slip, and no field of that name."""
+    """One of the words, else an expression. A text that is nearly one of the words is a typing error, not a field of
+    that name."""
 
     def read(value: str) -> bool | Expression:
         if value in words:
@@ -161,7 +162,7 @@ def _either(kinds: tuple[OperationKind, ...]) -> str:
 
 
 def _check_expiry(section: Section, kind: OperationKind, rules: PaymentRules) -> None:
-    """Only an amount that is authorised and not captured at once can expire."""
+    """Check that there is an amount that can expire: authorised, and not captured at once."""
     if not section.has("authorization_expires") or not kind.pays:
         return
     if rules.captures is True:
@@ -174,7 +175,7 @@ def _check_expiry(section: Section, kind: OperationKind, rules: PaymentRules) ->
 
 
 def _check_company(section: Section, rules: PaymentRules) -> None:
-    """What a key needs beside it."""
+    """Check that the keys have the other keys that they need."""
     if not rules.acts_on and not section.has("payment"):
         if rules.once_per_target:
             section.add_problem(

@@ -30,7 +30,7 @@ read_beneficiary = field_ref(FieldKind.BODY, FieldKind.PATH, FieldKind.HEADER)
 
 
 def read_payout(section: Section, parameters: frozenset[str]) -> PayoutRules | None:
-    """The rules of an operation's payouts; None if it has none. `parameters` are those of every path of it."""
+    """The rules of an operation's payouts; None if it has none. `parameters` are those of all its paths."""
     payout = section.child("payout", PAYOUT)
     if payout is None:
         return None
@@ -112,7 +112,7 @@ def _read_check(payout: Section) -> CheckHook | None:
 
 
 def _check_url(value: str) -> str:
-    """An address of your own. It is told who gets how much, so beyond a private network it is https."""
+    """An address of your own. It gets who is paid how much, so outside a private network it must be https."""
     allowed = "an address such as https://risk.example.com/payouts, without user or fragment"
     try:
         parts = urlsplit(value)
@@ -128,7 +128,7 @@ def _check_url(value: str) -> str:
 
 
 def _check_company(section: Section, payout: Section) -> None:
-    """What a key needs beside it."""
+    """Check that the keys have the other keys that they need."""
     lacking = [key for key in ("amount", "currency") if not section.has(key)]
     for key in ("caps", "approval_above"):
         if payout.has(key) and lacking:

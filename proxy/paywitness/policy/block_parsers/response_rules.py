@@ -1,4 +1,4 @@
-"""Rows and tables: how an answer is read. `classify`, `answers`, and what a cancel or an event shows."""
+"""Rows and tables: how a response is classified. `classify`, `answers`, and the rows of a cancel or an event."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _advice = one_of(Advice)
 
 
 def read_tables(file: Section) -> Tables:
-    """`tables: {declines: {issuer_hard_decline: [stolen_card, ...]}}`, turned round: from the code to the reading."""
+    """`tables: {declines: {issuer_hard_decline: [stolen_card, ...]}}`, inverted: from the code to its result class."""
     return {entry.name: _read_table(entry, file.problems) for entry in file.entries("tables")}
 
 
@@ -45,7 +45,7 @@ def _read_table(entry: SectionEntry, problems: FileProblems) -> Mapping[str, Res
 
 
 def read_advice(file: Section) -> Mapping[str, Advice]:
-    """`advice: {contact_issuer: [do_not_honor, ...]}`, turned round: from the code to what the customer may be told."""
+    """`advice: {contact_issuer: [do_not_honor, ...]}`, inverted: from the code to the advice for the customer."""
     return _codes_by_bucket(file.entries("advice"), _advice, file.problems)
 
 
@@ -73,7 +73,7 @@ def _codes_by_bucket(
 
 
 def read_answers(file: Section, tables: Tables) -> dict[str, tuple[ResponseRule, ...]]:
-    """`answers`: for each object of the provider, the rows that read it."""
+    """`answers`: for each object of the provider, its rows."""
     found = {}
     for entry in file.entries("answers"):
         sections = rows_of(entry.node, entry.path, ROW, file.problems)
@@ -92,7 +92,8 @@ def read_rows(parent: Section, key: str, tables: Tables, *, of_event: bool = Fal
 
 
 def _read_in_order(sections: list[Section], tables: Tables, *, of_event: bool = False) -> tuple[ResponseRule, ...]:
-    """The rows, of which the first that matches decides. One that can never be the first is warned about."""
+    """The rows in their order, of which the first that matches decides. A row that can never be the first gets a
+    warning."""
     rows: list[ResponseRule] = []
     for section in sections:
         row = read_row(section, tables, of_event=of_event)
@@ -107,16 +108,16 @@ def _read_in_order(sections: list[Section], tables: Tables, *, of_event: bool = 
 
 
 def hides(earlier: ResponseRule, later: ResponseRule) -> bool:
-    """Whether the earlier row takes every response that the later one could read, as far as their shape shows it."""
+    """Whether the earlier row matches every response that the later one could match, as far as their shape shows it."""
     if earlier.observe or not _has_no_more_conditions(earlier, later):
         return False
     if later.recognises_page and not earlier.recognises_page:
-        return False  # only such a row reads a gateway's page
+        return False  # only such a row matches a gateway's page
     if later.reads_empty_body and not earlier.reads_empty_body:
         return False
     reads_errors = later.status_codes is not None and any(not 200 <= code < 300 for code in later.status_codes)
     if reads_errors and earlier.status_codes is None and any(map(earlier.says_done, earlier.result_classes)):
-        return False  # without a status it reads a success from a 2xx alone
+        return False  # without a status, the earlier row gives a success only to a 2xx
     return _reads_all_codes(earlier, later)
 
 
@@ -133,7 +134,7 @@ def _has_no_more_conditions(earlier: ResponseRule, later: ResponseRule) -> bool:
 
 
 def _reads_all_codes(earlier: ResponseRule, later: ResponseRule) -> bool:
-    """Whether a row whose other conditions hold has a reading for whatever code the later one knows."""
+    """Whether the row has a result class for every code that the later row knows, if its other conditions hold."""
     if earlier.code is None or earlier.otherwise is not None:
         return True
     same_place = later.code is not None and str(later.code) == str(earlier.code)
@@ -142,8 +143,8 @@ def _reads_all_codes(earlier: ResponseRule, later: ResponseRule) -> bool:
 
 
 def read_row(section: Section, tables: Tables, *, of_event: bool = False) -> ResponseRule | None:
-    """One row, or None where it cannot be used; why is among the problems. `of_event`: it reads a webhook event, which
-    never is without a body."""
+    """One row. None if it cannot be used; the reason is among the problems. `of_event`: the row is for webhook events,
+    which always have a body."""
     problems_before = section.problems.count
     reading = section.read("as", _result_class)
     effect = section.read("effect", one_of(Effect))
@@ -184,7 +185,7 @@ def _named_table(section: Section, tables: Tables) -> Mapping[str, ResultClass] 
 
 
 def _check_row(section: Section, row: ResponseRule) -> None:
-    """What a row must and must not say at once."""
+    """Check which keys a row must have together, and which it must not."""
     conditions = ("when", "body", "status", "header", "code")
     if section.has("when") and section.has("body"):
         section.add_problem("body", "found beside 'when', which means the same, allowed: one of them")
@@ -208,7 +209,8 @@ def _check_row(section: Section, row: ResponseRule) -> None:
 
 
 def _check_fallback(section: Section, row: ResponseRule) -> None:
-    """Only what the provider turned away by its own response, provably without effect, may be made by another route."""
+    """Check a row with `fallback: true`. Another route is allowed only if the provider refused the request in its own
+    response, provably without effect."""
     effects = {result_class: row.effect or DEFAULT_EFFECTS[result_class] for result_class in row.result_classes}
     with_effect = [
         f"{result_class} ({effect})" for result_class, effect in effects.items() if effect is not Effect.NONE
@@ -226,8 +228,8 @@ def _check_fallback(section: Section, row: ResponseRule) -> None:
 
 
 def _check_success_shown(section: Section, row: ResponseRule) -> None:
-    """A success that holds for `{}` holds for nearly every body: nothing equals nothing, and `!error` needs no field.
-    So it must say with which status."""
+    """A condition that gives `{}` a success gives it to nearly every body: a missing value equals a missing value, and
+    `!error` needs no field. So such a row must name a status."""
     if row.status_codes is not None:
         return
     bare = replace(row, headers=())
@@ -260,12 +262,12 @@ def _check_effect(section: Section, row: ResponseRule) -> None:
 
 
 def _is_server_error_by_status(row: ResponseRule, *, every: bool = False) -> bool:
-    """Whether it reads a 5xx by nothing but its status. `every`: all of its statuses are."""
+    """Whether the row matches a 5xx by nothing but its status. `every`: all of its statuses are 5xx."""
     if row.status_codes is None or row.when is not None or row.headers or row.code is not None:
         return False
     return (all if every else any)(status_code >= 500 for status_code in row.status_codes)
 
 
 def can_read_a_success(rows: tuple[ResponseRule, ...]) -> bool:
-    """Whether any of the rows in force may say that the operation succeeded (or was accepted)."""
+    """Whether any row in force can mean that the operation succeeded (or was accepted)."""
     return any(_SUCCESSES & row.result_classes for row in rows if not row.observe)

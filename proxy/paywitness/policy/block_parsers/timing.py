@@ -15,12 +15,13 @@ from paywitness.policy.reading.section import Layers, Section, section_of
 from paywitness.policy.reading.value_readers import choice_of, duration, duration_text, one_of, whole_number
 from paywitness.policy.schema import RETRY_RULE
 
-# The right to send: an attempt may still be writing until it is over. A file is checked without `--lease-seconds`.
+# An attempt may still be writing until its lease is over. A file is checked without `--lease-seconds`.
 _LEASE_S = DEFAULTS.lease_s
 _DAY_S = 86400.0
 _SCHEDULE_STEPS_MAX = 50
 
-# Classes that a retry may follow. A decline, an invalid call or a refused credential is never tried again by itself.
+# The classes after which a retry is allowed. A decline, an invalid call or a refused credential is never retried
+# automatically.
 RETRYABLE = (
     ResultClass.RATE_LIMITED,
     ResultClass.TEMPORARY_PROVIDER_ERROR,
@@ -53,7 +54,7 @@ def read_timeouts(layers: Layers) -> Timeouts:
 
 
 def read_retry(operation: Section | None, provider: Section | None) -> tuple[RetryRule, dict[ResultClass, RetryRule]]:
-    """The default rule and those of the classes. A class's own words come before any default's."""
+    """The default rule and those of the classes. A key of a class counts before any default's."""
     nearest, further = _rules(operation), _rules(provider)
     default = _rule(Layers(nearest.get("default"), further.get("default")), RetryRule())
     rules = {}
@@ -106,7 +107,7 @@ def _rule(layers: Layers, default: RetryRule) -> RetryRule:
 def read_resolve(
     layers: Layers, contract: ProviderContract, timeouts: Timeouts, operation: str, *, may_cancel: bool | None
 ) -> ResolutionRules:
-    """How doubt is resolved, held against the contract: no re-send past the window, no absence before its time.
+    """How doubt is resolved, compared with the contract: no re-send after the window, no absence before its time.
     `may_cancel`: whether the operation has a `cancel`; None: no customer ever has to confirm it."""
     default = ResolutionRules()
     settle_s = layers.read_or("settle", duration(1, 30 * _DAY_S), default.settle_s)
@@ -139,8 +140,8 @@ def read_resolve(
 def _cancels_expired_action(
     layers: Layers, contract: ProviderContract, operation: str, *, may_cancel: bool | None
 ) -> bool:
-    """Whether a payment that its customer has not confirmed in time is cancelled: it must be shown to be unconfirmed
-    first, and the policy must know how to cancel it."""
+    """Whether to cancel a payment that its customer has not confirmed in time. An inquiry must first show that it is
+    unconfirmed, and the policy must have a `cancel`."""
     wanted = layers.read_or("on_action_expired", choice_of("set_aside", "cancel"), "set_aside") == "cancel"
     if not wanted or may_cancel is None:
         return False

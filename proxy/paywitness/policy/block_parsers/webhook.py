@@ -1,7 +1,7 @@
 """The `webhook` block: how the provider's events are checked, read and matched, as `core.webhook_event.WebhookRules`.
 
-Checking signatures belongs to another room. This one knows the names of the schemes and what each may be told, so that
-a wrong word is found when the file is read and not when an event comes.
+Another room checks signatures. This module has the names of the schemes and their options, so that a wrong name is
+found when the file is read and not when an event comes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from paywitness.policy.reading.value_readers import (
 from paywitness.policy.schema import BELONGS, WEBHOOK
 
 _HMAC_OPTIONS = ("header", "encoding", "prefix", "timestamp_header", "signed")
-SCHEMES: Mapping[str, tuple[str, ...]] = {  # scheme -> what it may be told
+SCHEMES: Mapping[str, tuple[str, ...]] = {  # scheme -> its options
     "hmac_sha256": _HMAC_OPTIONS,
     "hmac_sha512": _HMAC_OPTIONS,
     "token": ("header",),
@@ -57,10 +57,11 @@ SCHEMES: Mapping[str, tuple[str, ...]] = {  # scheme -> what it may be told
     "midtrans": (),
     "dlocal": ("login",),
 }
-REQUIRED_OPTIONS: Mapping[str, tuple[str, ...]] = {"square": ("url",), "dlocal": ("login",)}  # of a scheme's options
-HINT_ONLY = ("unsigned", "midtrans")  # what these prove is too little to be evidence
+# Options that a scheme must have.
+REQUIRED_OPTIONS: Mapping[str, tuple[str, ...]] = {"square": ("url",), "dlocal": ("login",)}
+HINT_ONLY = ("unsigned", "midtrans")  # their proof is too weak for evidence
 _UNSIGNED = "unsigned"
-_ACCOUNT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")  # it stands in the address that events are sent to
+_ACCOUNT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")  # it is part of the address that events are sent to
 _PLACEHOLDER = re.compile(r"\{[^{}]*\}")
 _URL, _URLS_MAX = re.compile(r"https?://[\x21-\x7e]{1,2000}\Z"), 20
 _LOGIN = re.compile(r"[\x21-\x7e]{1,200}\Z")
@@ -116,15 +117,15 @@ def read_webhook(
 
 
 def webhook_is_hint(file: Section) -> bool:
-    """Whether the file's events are no evidence."""
+    """Whether the file's events are only hints, and no evidence."""
     block = file.node("webhook")
     hint = block.entries.get("hint") if isinstance(block, MapNode) else None
     return isinstance(hint, TextNode) and hint.text == "true"
 
 
 def evidence_scheme(file: Section) -> str | None:
-    """The scheme by which the file's events are evidence, whether or not the rest of it can be read. None: there are no
-    events, or they only hint."""
+    """The scheme that makes the file's events evidence, even if the rest of the block cannot be read. None: there are
+    no events, or they only hint."""
     block = file.node("webhook")
     node = block.entries.get("scheme") if isinstance(block, MapNode) else None
     if webhook_is_hint(file):
@@ -184,7 +185,7 @@ def _prefix(value: str) -> str:
 
 
 def _urls(value: str) -> str:
-    """Or the variable that holds them: where a sidecar is reached differs by where it runs."""
+    """The registered addresses, or the variable with them, because each sidecar may be reached by another address."""
     urls = value.split()
     if value.startswith("env:"):
         return f"env:{environment_variable(value)}"
@@ -207,7 +208,7 @@ _OPTION_READERS: Mapping[str, Reader[str]] = {
     "header": header_name,
     "encoding": choice_of("hex", "base64"),
     "prefix": _prefix,
-    "timestamp_header": header_name,  # or none, which is a header's name as well
+    "timestamp_header": header_name,  # `none` is allowed too, and is also a valid header name
     "signed": text,
     "body": choice_of("json", "form"),
     "environment": choice_of("live", "sandbox"),
@@ -217,7 +218,8 @@ _OPTION_READERS: Mapping[str, Reader[str]] = {
 
 
 def _check_signed(section: Section, options: Mapping[str, str]) -> None:
-    """What is signed holds the body, and the time where there is one: an unsigned time could be changed on the way."""
+    """Check that the signed text holds the body, and the timestamp if there is one. Otherwise the timestamp could be
+    changed on the way."""
     timed = options.get("timestamp_header") != "none"
     signed = options.get("signed")
     if signed is not None:
@@ -262,7 +264,7 @@ def _read_event_id(section: Section) -> tuple[Expression | EventIdHeader, ...]:
 
 
 def _read_secrets(section: Section) -> Mapping[str, tuple[str, ...]]:
-    """A list, or a list for each account."""
+    """The names of the secrets: one list, or a list for each account."""
     node = section.node("secrets")
     if not isinstance(node, MapNode):
         found = section.read_list("secrets", environment_variable)
@@ -334,7 +336,7 @@ def _read_belongs(section: Section, *, stamped: bool) -> EventBelongsFields:
 
 
 def _relay_url(value: str) -> str:
-    """Where events are told again: the service's own address."""
+    """The service's own address, to which events are relayed."""
     allowed = "an address such as http://127.0.0.1:8080/webhooks, without user or fragment"
     try:
         parts = urlsplit(value)

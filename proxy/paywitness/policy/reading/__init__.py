@@ -1,6 +1,6 @@
-"""Reading a policy file: from bytes to typed values that know where they were written.
+"""Reading a policy file: from bytes to typed values with their locations.
 
-document       YAML as nodes with their location; bounds on size, depth and aliases
+document       YAML as nodes with their locations; bounds on size, depth and aliases
 locations      file, line and column; the list of problems of a file
 section        one mapping while it is read: typed values out, problems in
 value_readers  readers of single values: text in, typed value out, or InvalidValue

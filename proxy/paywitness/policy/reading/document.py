@@ -1,8 +1,8 @@
-"""YAML text as a tree of nodes that know where they stand. Scalars stay the text that was written.
+"""YAML text as a tree of nodes with their locations. Scalars stay the text that was written.
 
-Works on the parser's events, not on its objects: tags, aliases and depth are seen before anything is built, so a file
-can neither name a Python type nor grow beyond its bounds. YAML 1.1's opinions (`off` is false, `0500` is 320, `1:30` is
-90) never get a say: the schema gives each value its type.
+It works on the parser's events, not on its objects. So it sees tags, aliases and depth before anything is built, and a
+file can neither name a Python type nor grow beyond its bounds. The conversions of YAML 1.1 (`off` is false, `0500` is
+320, `1:30` is 90) do not apply, because the schema gives each value its type.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _JSON_LITERAL = re.compile(r"(?:null|true|false|-?(?:0|[1-9][0-9]{0,17})(?:\.[0-
 
 @dataclass(frozen=True, slots=True)
 class TextNode:
-    """A scalar, as written. `plain`: without quotes, which matters only where free JSON is expected."""
+    """A scalar, as written. `plain`: without quotes, which matters only for free JSON."""
 
     location: SourceLocation
     text: str
@@ -73,7 +73,7 @@ def map_node(
 
 
 def read_document(content: bytes, file: str, problems: FileProblems) -> MapNode | None:
-    """The file's mapping, or None where it is not one YAML mapping; why not is among the problems."""
+    """The file's mapping. None if it is not one YAML mapping; the reason is among the problems."""
     start = SourceLocation(file, 1, 1)
     if len(content) > FILE_BYTES_MAX:
         problems.add(
@@ -129,7 +129,8 @@ class _OpenCollection:
 
 
 class _NodeBuilder:
-    """Nodes from events, with a stack of its own: a deep file meets our bound, not the interpreter's."""
+    """Builds nodes from events, with a stack of its own, so that a deep file meets our bound and not the
+    interpreter's."""
 
     def __init__(self, file: str) -> None:
         self.file = file
@@ -248,7 +249,8 @@ def _location_after(file: str, before: str) -> SourceLocation:
 
 
 def json_value(node: Node) -> Any:
-    """The node as free JSON: unquoted null, true, false and numbers are what JSON calls so; all else is text."""
+    """The node as free JSON. Unquoted null, true, false and numbers become such JSON values; everything else is
+    text."""
     if isinstance(node, MapNode):
         return {key: json_value(child) for key, child in node.entries.items()}
     if isinstance(node, ListNode):
@@ -257,7 +259,7 @@ def json_value(node: Node) -> Any:
 
 
 def canonical_text(node: Node, indent: str = "") -> str:
-    """The node as JSON (which is YAML) that reads back as the same node; comments and layout do not change it."""
+    """The node as JSON (which is YAML) that reads back as the same node. It does not depend on comments and layout."""
     deeper = indent + "  "
     if isinstance(node, MapNode):
         rows = [f"{deeper}{json.dumps(key)}: {canonical_text(child, deeper)}" for key, child in node.entries.items()]

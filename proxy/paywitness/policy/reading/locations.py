@@ -1,4 +1,4 @@
-"""Where something stands in a file, and the list of everything that is wrong there."""
+"""Locations in a file, and the list of all problems of the files."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ class SourceLocation:
         return f"{self.file}:{self.line}:{self.column}"
 
 
-_OPERATIONS = "{operations}"  # in a text: the operations that have the problem, each named once
+_OPERATIONS = "{operations}"  # in a text: replaced by the operations that have the problem, each named once
 
 
 @dataclass(slots=True)
 class _Problem:
-    paths: dict[str, None] = field(default_factory=dict)  # where the file says it: several, if YAML's aliases repeat it
+    # The keys with the problem: several, if YAML's aliases repeat the value.
+    paths: dict[str, None] = field(default_factory=dict)
     operations: dict[str, None] = field(default_factory=dict)
 
 
@@ -35,11 +36,11 @@ _Problems = dict[tuple[SourceLocation, str, str], _Problem]  # by location, key 
 
 @dataclass(slots=True)
 class FileProblems:
-    """Everything found wrong (or doubtful) in the files being read: gathered, not raised one by one.
+    """All problems and warnings of the files being read: collected, not raised one by one.
 
-    The same problem said twice counts once: what a provider says for all its operations is read with each of them, and
-    so is what an alias repeats. A text that names the operation says `{operations}` instead: told once, with the names
-    of all that have the problem.
+    The same problem counts once. A value of the provider's level is read with each operation, and an aliased value at
+    each of its places. A text that depends on the operation has `{operations}` in it. It is reported once, with the
+    names of all operations that have the problem.
     """
 
     _errors: _Problems = field(default_factory=dict)
@@ -66,7 +67,8 @@ class FileProblems:
 
 
 def _put(found: _Problems, location: SourceLocation, path: str, text: str, operation: str) -> None:
-    # Two keys of one block that lack the same kind of value are two problems, although both are told at the block.
+    # If two keys of one block lack the same kind of value, these are two problems, although both are located at the
+    # block.
     problem = found.setdefault((location, path.rpartition(".")[2], text), _Problem())
     problem.paths[path] = None
     problem.operations[operation] = None
@@ -82,7 +84,7 @@ def _line(location: SourceLocation, problem: _Problem, text: str) -> str:
     text = text.replace(_OPERATIONS, operation_names(problem.operations))
     also = f"; the same at {listed(others)}" if others else ""
     line = f"{location}: {path}: {text}{also}" if path else f"{location}: {text}{also}"
-    # A key may carry line breaks or terminal escapes; a problem is one plain line whatever the file says.
+    # A key may hold line breaks or terminal escapes, but a problem must be one plain line.
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode("ascii") for sign in line)
 
 
@@ -91,7 +93,7 @@ def operation_names(names: Iterable[str]) -> str:
 
 
 def quoted(text: str) -> str:
-    """A found value as a message shows it: quoted, on one line, not longer than needed to recognise it."""
+    """A value for a message: quoted, on one line, and not longer than needed to recognise it."""
     return repr(text if len(text) <= _QUOTED_LENGTH_MAX else text[:_QUOTED_LENGTH_MAX] + "...")
 
 
@@ -100,7 +102,7 @@ def listed(names: Iterable[str]) -> str:
 
 
 def did_you_mean(found: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?` where one of the known names is near, else nothing."""
+    """`; did you mean 'x'?` if a known name is near, else nothing."""
     by_fold = {name.lower().replace("-", "_"): name for name in known}
     near = difflib.get_close_matches(found.lower().replace("-", "_"), by_fold, n=1, cutoff=0.7)
     return f"; did you mean '{by_fold[near[0]]}'?" if near else ""

@@ -1,4 +1,5 @@
-"""A mapping of the file while it is being read: typed values out of it, problems with their place into the list."""
+"""A mapping of the file while it is being read. It gives typed values, and adds problems with their location to the
+list."""
 
 from __future__ import annotations
 

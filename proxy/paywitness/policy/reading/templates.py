@@ -1,8 +1,8 @@
-"""Reading of templates: texts with placeholders, filled from an operation, such as `GET /v1/charges/{reference}`.
+"""Reads templates: texts with placeholders, filled from an operation, such as `GET /v1/charges/{reference}`.
 
-What they become is `core.template.Template`; whoever sends an inquiry fills it in, encoded for its place. An expression
-that carries placeholders is compiled anew for each operation: the values stand in it as texts in single quotes, and one
-that could end such a text makes the whole expression unavailable.
+The result is a `core.template.Template`. The sender of an inquiry fills it in, encoded for its place. An expression
+with placeholders is compiled again for each operation: the values are texts in single quotes in it. If a value could
+end such a text, the whole expression is unavailable.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ _ALLOWED = listed(
 )
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _KNOWN_PLACEHOLDER = re.compile(r"\{(" + "|".join(PLACEHOLDERS) + r"|(?:header|path|body):[^{}]+)\}")
-_INTENDED_PLACEHOLDER = re.compile(
-    r"\{([A-Za-z_]+(?::[^{}]*)?)\}"
-)  # inside quotes: what nobody writes but as a placeholder
-# What can tell one operation from all others; an amount, a currency or a header cannot.
+# Inside quotes, a text of this form is meant as a placeholder.
+_INTENDED_PLACEHOLDER = re.compile(r"\{([A-Za-z_]+(?::[^{}]*)?)\}")
+# Names that can tell one operation from all others; an amount, a currency or a header cannot.
 _IDENTIFYING = frozenset({"provider_key", "client_key", "operation_id", "reference", "path", "body"})
-# What no other operation has: another payment of the same order has the same order number.
+# Names that no other operation has. Another payment of the same order has the same order number.
 _UNIQUE = frozenset({"provider_key", "operation_id", "reference"})
-_COMPILED_MAX = 256  # one for each operation that is being asked about, give or take
+_COMPILED_MAX = 256  # about one for each operation that inquiries are made for
 
 
 def identifies_operation(found: Template) -> bool:
@@ -37,7 +36,7 @@ def identifies_operation(found: Template) -> bool:
 
 
 def identifies_operation_uniquely(found: Template) -> bool:
-    """Whether what it names can be no other operation."""
+    """Whether its names fit no other operation."""
     return any(blank.head in _UNIQUE for blank in found.placeholders)
 
 
@@ -51,11 +50,11 @@ class RequestTemplate:
 
 @dataclass(frozen=True, slots=True)
 class ExpressionTemplate:
-    """An expression, filled from an operation where it has placeholders. Called, it gives the compiled expression, or
-    None where it cannot be had for this operation."""
+    """An expression, filled from an operation if it has placeholders. A call gives the compiled expression, or None if
+    it is unavailable for this operation."""
 
     template: Template
-    fixed: JmesPath | None  # where nothing is to be filled in
+    fixed: JmesPath | None  # set if it has no placeholders
 
     def __call__(self, values: TemplateValues) -> JmesPath | None:
         if self.fixed is not None:
@@ -67,7 +66,8 @@ class ExpressionTemplate:
 
 
 def _can_be_quoted(value: str | None) -> bool:
-    """A backslash could take the closing quote away; line breaks and half characters have no place in an expression."""
+    """Whether the value can be in single quotes. A backslash could remove the closing quote, and line breaks and half
+    characters are not allowed in an expression."""
     return value is not None and "\\" not in value and value.isprintable()
 
 
@@ -80,7 +80,7 @@ def _compiled(text: str) -> JmesPath | None:
     try:
         return expression(text)
     except InvalidValue:
-        return None  # a value so long that the expression is over its bound
+        return None  # the value is so long that the expression exceeds its bound
 
 
 def template(parameters: frozenset[str]) -> Reader[Template]:
@@ -136,7 +136,7 @@ def expression_template(parameters: frozenset[str]) -> Reader[ExpressionTemplate
 
 
 def _check_quotes(found: Template, parameters: frozenset[str]) -> None:
-    """Every placeholder inside a text in single quotes, where a value can be nothing but a text."""
+    """Check that every placeholder is inside a text in single quotes, so that a value can only be a text."""
     quote, escaped = "", False
     for part in found.parts:
         if isinstance(part, Placeholder):
@@ -158,7 +158,7 @@ def _check_quotes(found: Template, parameters: frozenset[str]) -> None:
                 quote = sign
             inside += sign if quote == "'" else " "
         for meant in _INTENDED_PLACEHOLDER.findall(inside):
-            _placeholder(meant, parameters)  # raises: those that are known were taken out above
+            _placeholder(meant, parameters)  # raises, because the known placeholders were taken out above
 
 
 def template_text(found: Template) -> str:

@@ -1,4 +1,4 @@
-"""Readers of single values: text in, typed value out, or `InvalidValue` with what would have been allowed."""
+"""Readers of single values: text in, typed value out, or `InvalidValue` with the values that are allowed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def duration_text(seconds: float) -> str:
     milliseconds = round(seconds * 1000)
     for unit in ("d", "h", "m", "s"):
         whole_units, rest = divmod(milliseconds, round(_UNITS_S[unit] * 1000))
-        # A day is said as 24h: so do the providers.
+        # A day is written as 24h, as providers write it.
         if rest == 0 and whole_units >= (2 if unit == "d" else 1):
             return f"{whole_units}{unit}"
     return f"{milliseconds}ms"
@@ -119,7 +119,7 @@ def boolean(value: str) -> bool:
 
 
 def yes_or_no(value: str) -> bool:
-    """`yes` or `no`, and what YAML's readers make of them."""
+    """`yes` or `no`, or the values that YAML's readers turn them into."""
     if value not in {"yes", "no", "true", "false"}:
         raise InvalidValue("yes or no")
     return value in {"yes", "true"}
@@ -176,7 +176,7 @@ def body_path(value: str) -> str:
 
 
 def field_ref(*kinds: FieldKind) -> Reader[FieldRef]:
-    """`header:Name`, `body:dotted.path`, `path:parameter`, `const:text`: those of the kinds that make sense here."""
+    """`header:Name`, `body:dotted.path`, `path:parameter`, `const:text`: only the kinds that are given."""
     examples = {
         FieldKind.HEADER: "header:NAME",
         FieldKind.BODY: "body:DOTTED.PATH",
@@ -262,14 +262,14 @@ def listen(value: str) -> str:
 
 
 def environment_variable(value: str) -> str:
-    """The name of an environment variable. A literal is refused without being shown: it may be the secret itself."""
+    """The name of an environment variable. A literal is refused and not shown, because it may be the secret itself."""
     if not _ENVIRONMENT.match(value):
         raise InvalidValue("env:NAME, an environment variable; secrets do not belong in a policy file", secret=True)
     return value.removeprefix("env:")
 
 
 def status_codes(value: str) -> frozenset[int]:
-    """`402`, or `5xx` for all of a hundred."""
+    """`402`, or `5xx` for all statuses of that hundred."""
     found = _STATUS.match(value)
     if found is None:
         raise InvalidValue("an HTTP status such as 402, or 4xx or 5xx")
