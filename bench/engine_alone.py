@@ -20,7 +20,7 @@ from paywitness.clock import SystemClock
 from paywitness.core.call import Call
 from paywitness.core.evidence import Evidence, NetworkPhase, Response
 from paywitness.core.policy import Provider
-from paywitness.engine.calls.attempt_sender import AttemptSender
+from paywitness.engine.calls.attempts import AttemptSender
 from paywitness.engine.engine import Engine
 from paywitness.engine.failpoints import NoFailpoints
 from paywitness.option_defaults import Settings

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paywitness.ids import operation_id
-from paywitness.randomness import Randomness, SystemRandomness
+from paywitness.randomness import Randomness, SystemRandomness, operation_id
 from tests.randomness import SeededRandomness
 
 OPERATION_ID = re.compile(r"op_[0-7][0-9A-HJKMNP-TV-Z]{25}\Z")

@@ -3,6 +3,11 @@
 The event loop keeps only weak references, so a task that nobody holds may vanish half-way; and an exception in a task
 that nobody awaits is told late or never. Here every task is held until it ends, and every death is logged: by the name
 of the task, the class of the exception and the place, never by its message, which may carry a caller's data.
+
+`LongWork` reads large bodies in a thread, because that takes milliseconds, in which nothing else would happen. There is
+one thread at a time: it shares the interpreter with the event loop, and two of them would take two thirds of it. Only
+admitted calls wait for their turn, so their number has a bound. A process would share nothing, but taking a tree back
+from it costs as much as making it (`bench/hostile.py` measures what other calls feel).
 """
 
 from __future__ import annotations
@@ -11,9 +16,9 @@ import asyncio
 import contextlib
 import logging
 import traceback
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import PurePath
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from paywitness.core.errors import PaywitnessError
 from paywitness.repeated_lines import repeats
@@ -96,3 +101,25 @@ def _location(error: BaseException) -> str:
         return "an unknown place"
     last = frames[-1]
     return f"{PurePath(last.filename).name}:{last.lineno} in {last.name}"
+
+
+# --- Long work
+
+
+INLINE_BYTES = 16 * 1024  # read in about a millisecond; nearly every body is smaller
+
+Arguments = ParamSpec("Arguments")
+
+
+class LongWork:
+    def __init__(self) -> None:
+        self._turn = asyncio.Semaphore(1)
+
+    async def run(
+        self, body: bytes, read: Callable[Arguments, Result], *arguments: Arguments.args, **options: Arguments.kwargs
+    ) -> Result:
+        """What reading the body comes to: at once if it is small, else beside the loop."""
+        if len(body) <= INLINE_BYTES:
+            return read(*arguments, **options)
+        async with self._turn:
+            return await asyncio.to_thread(read, *arguments, **options)

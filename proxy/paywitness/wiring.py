@@ -12,17 +12,15 @@ from dataclasses import dataclass
 
 from paywitness.clock import Clock, JournalClock
 from paywitness.engine.account_access import AccountAccess
-from paywitness.engine.calls.attempt_recorder import AttemptRecorder, EvidenceSpool
-from paywitness.engine.calls.attempt_sender import AttemptSender
+from paywitness.engine.calls.attempts import AttemptRecorder, AttemptSender, EvidenceSpool
 from paywitness.engine.calls.context import CallProgress
 from paywitness.engine.calls.duplicates import DuplicateCalls
 from paywitness.engine.calls.fallback import Fallbacks
-from paywitness.engine.calls.gate import Gate, never
+from paywitness.engine.calls.gate import Gate, RetryBudget, never
 from paywitness.engine.calls.passthrough import Passthrough
 from paywitness.engine.calls.payout_check import PayoutCheck
 from paywitness.engine.calls.pipeline import CallPipeline
 from paywitness.engine.calls.refused_lookups import RefusedLookups
-from paywitness.engine.calls.retry_budget import RetryBudget
 from paywitness.engine.calls.shadow import ShadowMode
 from paywitness.engine.calls.waiters import OperationWaiters
 from paywitness.engine.credential_owners import CredentialOwners

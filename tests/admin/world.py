@@ -25,8 +25,7 @@ from paywitness.core.policy import Policy, Provider, Route
 from paywitness.core.provider_contract import FieldKind, FieldRef, OperationKind, ProviderContract
 from paywitness.core.result import Classification, ResultClass
 from paywitness.core.template import Placeholder, Template
-from paywitness.engine.calls.gate import Gate
-from paywitness.engine.calls.retry_budget import RetryBudget
+from paywitness.engine.calls.gate import Gate, RetryBudget
 from paywitness.engine.calls.waiters import OperationWaiters
 from paywitness.engine.credential_commands import CredentialCommands
 from paywitness.engine.credential_owners import CredentialOwners

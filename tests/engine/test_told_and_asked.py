@@ -15,8 +15,8 @@ from paywitness.core.evidence import Evidence, NetworkPhase, Response, WireFault
 from paywitness.core.operation import Guard, GuardKind
 from paywitness.core.operator_actions import OperatorAction
 from paywitness.core.payout_rules import CheckHook, PayoutRules
+from paywitness.engine.calls.gate import RetryBudget
 from paywitness.engine.calls.payout_check import PayoutCheck
-from paywitness.engine.calls.retry_budget import RetryBudget
 from paywitness.engine.credential_commands import CredentialCommands
 from paywitness.engine.credential_owners import CredentialOwners, _merged
 from paywitness.engine.operator_commands import InvalidCommand, OperatorCommand

@@ -21,7 +21,7 @@ from paywitness.core.payment_claims import PaymentClaim
 from paywitness.core.policy import ResolutionRules
 from paywitness.core.recognise import recognise_under
 from paywitness.core.reply import NO_SHAPE, Reply
-from paywitness.engine.calls.attempt_recorder import EvidenceSpool
+from paywitness.engine.calls.attempts import EvidenceSpool
 from paywitness.engine.calls.context import CallContext, CallProgress
 from paywitness.engine.calls.stored_messages import StoredRequest
 from paywitness.engine.durability.leases import Leases

@@ -5,12 +5,12 @@ from __future__ import annotations
 from tests.mutants.changes import argument, left_out, mutant, swapped
 
 _PIPELINE = "engine.calls.pipeline.CallPipeline."
-_RECORDER = "engine.calls.attempt_recorder.AttemptRecorder."
-_SENDER = "engine.calls.attempt_sender.AttemptSender."
+_RECORDER = "engine.calls.attempts.AttemptRecorder."
+_SENDER = "engine.calls.attempts.AttemptSender."
 _DUPLICATES = "engine.calls.duplicates."
 _CONTEXT = "engine.calls.context."
 _GATE = "engine.calls.gate.Gate."
-_BUDGET = "engine.calls.retry_budget.RetryBudget."
+_BUDGET = "engine.calls.gate.RetryBudget."
 _FALLBACKS = "engine.calls.fallback.Fallbacks."
 _MESSAGES = "engine.calls.stored_messages."
 _ENGINE = "engine.engine.Engine."

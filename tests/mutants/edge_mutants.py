@@ -379,7 +379,7 @@ EDGES = (
         "inquiries_share_the_write_budget",
         "inquiries spend the budget of retries",
         swapped(
-            "engine.calls.retry_budget.RetryBudget._origin",
+            "engine.calls.gate.RetryBudget._origin",
             "AttemptOrigin(policy.provider, policy.operation, operation.account, rules, group)",
             "AttemptOrigin(policy.provider, policy.operation, operation.account, rules)",
         ),

@@ -605,14 +605,12 @@ BUGS = (
     bug(
         "answered_before_it_is_recorded",
         "a caller gets not_sent although the journal did not take it",
-        Patched(
-            _ENGINE + "calls.attempt_recorder.AttemptRecorder", _ended_for_the_reply, {"_planted_state": State.FAILED}
-        ),
+        Patched(_ENGINE + "calls.attempts.AttemptRecorder", _ended_for_the_reply, {"_planted_state": State.FAILED}),
     ),
     bug(
         "retries_without_a_budget",
         "a retry takes nothing from the budget",
-        Replaced(_ENGINE + "calls.retry_budget.RetryBudget.acquire", _always_granted),
+        Replaced(_ENGINE + "calls.gate.RetryBudget.acquire", _always_granted),
         breaks=("budget",),
     ),
     bug(

@@ -39,7 +39,7 @@ from paywitness.core.evidence import Evidence
 from paywitness.core.identity import credential_in, owner_hash
 from paywitness.core.operation import Operation
 from paywitness.core.policy import Policy, UpstreamTimeouts
-from paywitness.engine.calls.attempt_sender import address_of
+from paywitness.engine.calls.attempts import address_of
 from paywitness.engine.calls.stored_messages import credential_headers, with_header
 from paywitness.journal.base import Journal, LedgerRow
 from paywitness.policy.book import PolicyBook

@@ -26,12 +26,10 @@ from paywitness.core.payment import Payment
 from paywitness.core.policy import Policy
 from paywitness.core.provider_contract import ErrorsUnderKey
 from paywitness.core.result import Effect, ResultClass
-from paywitness.engine.calls.attempt_recorder import AttemptResult, _FinishedAttempt
-from paywitness.engine.calls.attempt_sender import AttemptSender
+from paywitness.engine.calls.attempts import AttemptResult, AttemptSender, _FinishedAttempt
 from paywitness.engine.calls.context import attempt_summary, background_context, decision_context_of
-from paywitness.engine.calls.gate import Gate, GateDecision, _falls_back_when_open
+from paywitness.engine.calls.gate import Gate, GateDecision, RetryBudget, _falls_back_when_open
 from paywitness.engine.calls.refused_lookups import RefusedLookups
-from paywitness.engine.calls.retry_budget import RetryBudget
 from paywitness.engine.calls.stored_messages import StoredRequest, with_header
 from paywitness.journal.base import OperationQuery
 from paywitness.journal.ledger import payment_row

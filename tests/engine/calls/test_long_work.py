@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from paywitness.core.errors import BodyError
-from paywitness.engine.calls.long_work import INLINE_BYTES, LongWork
+from paywitness.tasks import INLINE_BYTES, LongWork
 
 SMALL, LARGE = b"x" * INLINE_BYTES, b"x" * (INLINE_BYTES + 1)
 

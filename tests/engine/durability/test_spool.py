@@ -22,7 +22,7 @@ from paywitness.core.lifecycle import Event, advance
 from paywitness.core.money import Money
 from paywitness.core.operation import AnnouncementKind, Operation, State
 from paywitness.core.result import Effect, ResultClass
-from paywitness.engine.calls.attempt_recorder import EvidenceSpool
+from paywitness.engine.calls.attempts import EvidenceSpool
 from paywitness.engine.calls.stored_messages import open_response, seal_response
 from paywitness.engine.calls.waiters import OperationWaiters
 from paywitness.engine.durability import spool as spool_module

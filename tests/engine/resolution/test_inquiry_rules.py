@@ -25,7 +25,7 @@ from paywitness.core.provider_contract import OperationKind
 from paywitness.core.result import Effect, ResultClass
 from paywitness.core.template import Placeholder, Template
 from paywitness.engine.calls.context import background_context
-from paywitness.engine.calls.retry_budget import RetryBudget
+from paywitness.engine.calls.gate import RetryBudget
 from paywitness.engine.calls.stored_messages import StoredRequest
 from paywitness.engine.durability.journal_writer import JournalWriter
 from paywitness.engine.resolution.background_credentials import CredentialCandidate, CredentialSource

@@ -24,7 +24,7 @@ from paywitness.cli.ops.credentials import credential
 from paywitness.cli.ops.output import csv_of, print_intent, print_json, print_list, print_operation, print_payment
 from paywitness.cli.ops.payments import adopt, balance, not_paid
 from paywitness.clock import SystemClock
-from paywitness.ids import OPERATION_ID_PREFIX
+from paywitness.randomness import OPERATION_ID_PREFIX
 from paywitness.telemetry.logs import printable
 
 _PAGE = 50

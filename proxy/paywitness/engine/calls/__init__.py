@@ -2,17 +2,14 @@
 
 pipeline          claim, attempt, record, retry, reply: the branches of a call are here and nowhere below
 context           what the engine knows of one call beside its operation; what `core.decide` needs of both
-gate              whether a call may go to its provider now: drain, circuit, admission
+gate              whether a call may go to its provider now: drain, circuit, admission; and whether it may go again
 payout_check      who is asked before a payout is claimed
-retry_budget      acquires, refunds and reports retries
-attempt_sender    one attempt: the bytes out, the evidence back
-attempt_recorder  conclude an attempt, decide, record both; or spool the evidence
+attempts          send one attempt; conclude it, decide, record both; or spool the evidence
 duplicates        single flight; replay, join or refuse a call whose key is known
 refused_lookups   asks the journal for calls that our limits refuse
 waiters           callers that wait for an operation, and their deadlines
 fallback          from an operation without effect to another route of the same API
 passthrough       forwards what is no operation, once, unchanged
 shadow            shadow mode: decides without acting
-long_work         reading a large body, in a thread beside the loop
 stored_messages   sealed requests, responses and credentials; the bytes of an attempt
 """

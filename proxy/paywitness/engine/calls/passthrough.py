@@ -15,7 +15,7 @@ from paywitness.core.operation import Outcome
 from paywitness.core.policy import Provider
 from paywitness.core.problems import Problem
 from paywitness.core.reply import ErrorShape, Reply, problem_reply
-from paywitness.engine.calls.attempt_sender import address_of
+from paywitness.engine.calls.attempts import address_of
 from paywitness.telemetry.emitter import Telemetry
 from paywitness.telemetry.events import CallForwarded
 from paywitness.upstream.client import UpstreamClient

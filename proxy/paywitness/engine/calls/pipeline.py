@@ -35,8 +35,7 @@ from paywitness.core.record import record
 from paywitness.core.reply import Reply, absent_reply, reply_for, unknown_reply
 from paywitness.core.result import Classification, Effect, ResultClass
 from paywitness.engine import failpoints
-from paywitness.engine.calls.attempt_recorder import AttemptRecorder, AttemptResult
-from paywitness.engine.calls.attempt_sender import AttemptSender
+from paywitness.engine.calls.attempts import AttemptRecorder, AttemptResult, AttemptSender
 from paywitness.engine.calls.context import (
     AttemptContext,
     AttemptPermit,
@@ -46,11 +45,9 @@ from paywitness.engine.calls.context import (
 )
 from paywitness.engine.calls.duplicates import DuplicateCalls, Leader
 from paywitness.engine.calls.fallback import Fallbacks, FirstEnd, RouteTaken
-from paywitness.engine.calls.gate import Gate, GateDecision
-from paywitness.engine.calls.long_work import LongWork
+from paywitness.engine.calls.gate import Gate, GateDecision, RetryBudget
 from paywitness.engine.calls.payout_check import PayoutCheck
 from paywitness.engine.calls.refused_lookups import RefusedLookups
-from paywitness.engine.calls.retry_budget import RetryBudget
 from paywitness.engine.calls.stored_messages import StoredRequest, seal_response
 from paywitness.engine.durability.journal_writer import JournalWriter, change_of
 from paywitness.engine.durability.leases import Leases
@@ -58,7 +55,7 @@ from paywitness.engine.failpoints import Failpoints
 from paywitness.engine.resolution.late_evidence import LateEvidence, LateEvidenceRecorder
 from paywitness.limits.budgets import Grant
 from paywitness.secrets import Vault
-from paywitness.tasks import TaskRefused, Tasks
+from paywitness.tasks import LongWork, TaskRefused, Tasks
 from paywitness.telemetry.events import EvidenceKind, transition_events
 
 

@@ -28,7 +28,7 @@ from paywitness.core.recognise import RecognitionRefusal, recognise
 from paywitness.core.record import record
 from paywitness.core.reply import NO_SHAPE, Reply
 from paywitness.core.retry import at_least_retry_after_s, backoff_delay_s, retry_after_of
-from paywitness.engine.calls.attempt_sender import address_of
+from paywitness.engine.calls.attempts import address_of
 from paywitness.engine.calls.context import CallContext, caller_context, decision_context_of
 from paywitness.engine.calls.passthrough import StreamedReply, failure_reply, streamed_reply, whole_reply
 from paywitness.engine.calls.stored_messages import with_readable_codings

@@ -20,7 +20,7 @@ from paywitness.core.operation import Operation
 from paywitness.core.policy import Policy
 from paywitness.core.provider_contract import FieldKind
 from paywitness.core.record import record
-from paywitness.ids import OPERATION_ID_PREFIX
+from paywitness.randomness import OPERATION_ID_PREFIX
 from paywitness.secrets import Vault
 from paywitness.upstream.request import WireRequest
 

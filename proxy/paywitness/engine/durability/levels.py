@@ -19,8 +19,8 @@ from paywitness.core.levels import (
     may_raise,
 )
 from paywitness.engine.durability.ages import Ages
-from paywitness.ids import RANDOM_BYTES, operation_id
 from paywitness.journal.base import FLEET_KEY, Journal, LedgerRow, OperationQuery
+from paywitness.randomness import RANDOM_BYTES, operation_id
 
 _log = logging.getLogger("paywitness.levels")
 

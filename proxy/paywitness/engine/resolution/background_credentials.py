@@ -25,7 +25,7 @@ from paywitness.core.identity import credential_in
 from paywitness.core.operation import Operation
 from paywitness.core.policy import Policy, UpstreamTimeouts
 from paywitness.core.record import record
-from paywitness.engine.calls.attempt_sender import address_of
+from paywitness.engine.calls.attempts import address_of
 from paywitness.engine.calls.stored_messages import StoredRequest, credential_headers, open_credential
 from paywitness.engine.credential_owners import CredentialOwners
 from paywitness.engine.resolution.control_question import ControlQuestion

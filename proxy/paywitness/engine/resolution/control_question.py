@@ -18,7 +18,7 @@ from paywitness.core.inquiry import Inquiry, read_inquiry
 from paywitness.core.operation import FindingKind, Operation, State
 from paywitness.core.policy import Policy
 from paywitness.core.template import TemplateValues
-from paywitness.engine.calls.attempt_sender import address_of
+from paywitness.engine.calls.attempts import address_of
 from paywitness.engine.calls.stored_messages import with_header
 from paywitness.engine.credential_owners import CredentialOwners
 from paywitness.journal.base import Journal, OperationQuery

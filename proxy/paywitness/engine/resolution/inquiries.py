@@ -38,9 +38,8 @@ from paywitness.core.provider_time import ProviderTime
 from paywitness.core.result import ResultClass
 from paywitness.core.retry import retry_after_of
 from paywitness.core.template import TemplateValues
-from paywitness.engine.calls.attempt_sender import address_of
-from paywitness.engine.calls.gate import Gate, held_party
-from paywitness.engine.calls.retry_budget import RetryBudget
+from paywitness.engine.calls.attempts import address_of
+from paywitness.engine.calls.gate import Gate, RetryBudget, held_party
 from paywitness.engine.calls.stored_messages import StoredRequest, open_request, with_header
 from paywitness.engine.durability.ages import Ages
 from paywitness.engine.resolution.background_credentials import CredentialSource

@@ -1,38 +1,42 @@
-"""AttemptRecorder: what an attempt showed is concluded, the next step decided, both written down. Durable when it
-returns.
+"""One attempt: `AttemptSender` writes the operation's bytes to the provider and returns the evidence. `AttemptRecorder`
+concludes it, decides the next step, and writes both down. The record is durable when it returns.
 
-The journal not taking it, a spool of our own does. What our limits say is asked here, before the record: a retry that
-the budget refuses is decided against as one that has no tries left.
+If the journal does not take the record, a spool of our own does. The limits are asked here, before the record: a retry
+that the budget refuses is decided like one that has no tries left.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Protocol
+from urllib.parse import urlsplit
 
 from paywitness.clock import Clock
 from paywitness.core.bodies.tree import Tree
 from paywitness.core.classify import was_executed
 from paywitness.core.consequences import WriteContext
 from paywitness.core.decide import END_DECISIONS, Action, Decision, decide
-from paywitness.core.errors import JournalUnavailable
-from paywitness.core.evidence import LIMIT_FAULTS, Evidence, Response, WireFault
+from paywitness.core.errors import BodyError, JournalUnavailable
+from paywitness.core.evidence import LIMIT_FAULTS, Evidence, NetworkPhase, Response, WireFault
 from paywitness.core.external_evidence import precedes_end
 from paywitness.core.lifecycle import Event, advance, conclude, conclusion_changes
 from paywitness.core.limit_info import LimitInfo
 from paywitness.core.operation import AttemptSummary, Operation, State
 from paywitness.core.payment import ShownBalance
 from paywitness.core.payment_evidence import after_already_done, shown_balance
-from paywitness.core.policy import Policy
+from paywitness.core.policy import Policy, Provider, UpstreamTimeouts, UpstreamTrust
 from paywitness.core.provider_contract import ErrorsUnderKey, OperationKind, ProviderContract
 from paywitness.core.record import record
 from paywitness.core.reply import passes_on_unread, response_matches_state
 from paywitness.core.result import Classification, Effect, ResultClass
 from paywitness.core.retry import at_least_retry_after_s, backoff_delay_s, retry_after_of
-from paywitness.engine.calls.context import AttemptContext, attempt_summary, decision_context_of
-from paywitness.engine.calls.retry_budget import RetryBudget
-from paywitness.engine.calls.stored_messages import seal_response
+from paywitness.engine.calls.context import AttemptContext, attempt_summary, decision_context_of, first_send_age_s
+from paywitness.engine.calls.gate import RetryBudget
+from paywitness.engine.calls.stored_messages import seal_response, wire_request
 from paywitness.engine.calls.waiters import OperationWaiters
+from paywitness.engine.durability.ages import Ages
 from paywitness.engine.durability.journal_writer import JournalWriter, change_of
 from paywitness.engine.durability.leases import Leases
 from paywitness.engine.resolution.late_evidence import LateEvidenceRecorder
@@ -42,6 +46,77 @@ from paywitness.randomness import Randomness
 from paywitness.secrets import Vault
 from paywitness.telemetry.emitter import Telemetry
 from paywitness.telemetry.events import AttemptFinished, EvidenceKind, transition_events
+from paywitness.upstream.client import UpstreamClient
+from paywitness.upstream.request import Origin
+
+_SHORTEST_CONNECT_S = 0.05
+LateResponseCallback = Callable[
+    [Operation, Policy, Evidence], None
+]  # told of an answer that comes after its attempt timed out
+
+
+def address_of(policy: Policy | Provider) -> tuple[Origin, str]:
+    """A policy's upstream as an origin and the path that goes in front of every target."""
+    return _address_of(policy.upstream, policy.trust)
+
+
+@lru_cache(maxsize=256)
+def _address_of(upstream: str, trust: UpstreamTrust) -> tuple[Origin, str]:
+    parts = urlsplit(upstream)
+    return replace(Origin.parse(f"{parts.scheme}://{parts.netloc}"), trust=trust), parts.path.rstrip("/")
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptSender:
+    upstream: UpstreamClient
+    leases: Leases
+    clock: Clock
+    ages: Ages
+
+    async def send(
+        self, context: AttemptContext, operation: Operation, policy: Policy, on_late_response: LateResponseCallback
+    ) -> Evidence:
+        """Send one attempt. Right before its first byte, with the connection up, the right to send is checked again."""
+        origin, path_prefix = address_of(policy)
+        write_s = policy.timeouts.write_s
+
+        def may_send() -> bool:
+            nothing_in_doubt = not operation.doubt
+            if nothing_in_doubt and self.clock.mono() >= context.deadline_mono:
+                return False  # the caller will be told that nothing was sent; so nothing is
+            if not self.leases.outlasts(operation.id, context.token, write_s):
+                return False
+            if operation.doubt and first_send_age_s(operation, self.ages) >= policy.contract.resend_until_s:
+                return False  # we slept since it was decided, and the provider may have forgotten the key
+            context.progress.start_byte()
+            return True
+
+        try:
+            request = wire_request(context.request, operation, policy, path_prefix)
+            evidence = await self.upstream.send(
+                origin,
+                request,
+                self._timeouts(context, operation, policy),
+                may_send=may_send,
+                reuse=policy.reuses_connections,
+                on_late=lambda evidence: on_late_response(operation, policy, evidence),
+            )
+            self.ages.note_response(operation.provider, evidence.response)
+            return evidence
+        except (ValueError, BodyError):
+            if context.progress.byte_started:
+                raise  # a fault of ours with the request on the wire: whatever it was, it is no proof that nothing left
+            detail = "the request cannot be written as the policy says"
+            return Evidence(NetworkPhase.RESOLVING, 0, WireFault.CONNECT_FAILED, None, detail, 0.0)
+
+    def _timeouts(self, context: AttemptContext, operation: Operation, policy: Policy) -> UpstreamTimeouts:
+        """The policy's; but while nothing can have left, getting connected must not outlast the caller."""
+        given = policy.timeouts
+        time_left_s = max(_SHORTEST_CONNECT_S, context.deadline_mono - self.clock.mono())
+        bounded = time_left_s if not operation.doubt else given.deadline_s
+        if given.connect_s <= bounded and given.tls_s <= bounded:
+            return given
+        return replace(given, connect_s=min(given.connect_s, bounded), tls_s=min(given.tls_s, bounded))
 
 
 class EvidenceSpool(Protocol):
