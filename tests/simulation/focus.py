@@ -169,6 +169,22 @@ def _movements(mix: Mix, dice: Random) -> Mix:
     )
 
 
+def _rotations(mix: Mix, dice: Random) -> Mix:
+    """Merchants change their credentials, the first ones are revoked soon, and some credentials may only send.
+    Responses are lost, and inquiries meet no other trouble."""
+    return replace(
+        mix,
+        rotates=True,
+        restricted=dice.choice(("sends", "sends", "reads")),
+        merchants=dice.choice(("", "selector", "selector")),
+        asks=True,
+        contract=dice.choice(("not_stored", "none")),  # a re-send would end most doubts without an inquiry
+        lag_s=dice.choice((0.0, 3.0)),
+        faults={"answer_lost": 0.15, "late_answer": 0.1, "black_hole": 0.05},
+        retires=False,
+    )
+
+
 FOCUSES = {
     focus.name: focus
     for focus in (
@@ -180,5 +196,6 @@ FOCUSES = {
         Focus("strange_objects", _strange_objects, between=True),
         Focus("stale_declines", _stale_declines, between=True),
         Focus("movements", _movements, between=True),
+        Focus("rotations", _rotations),
     )
 }

@@ -585,6 +585,7 @@ ENEMY_BUGS = (
         "revoked_credential_hides_the_one_in_use",
         "only the credential that was accepted last is tried, also if it was recorded late and is revoked",
         Replaced(_ENGINE + "resolution.background_credentials.CredentialSource._newest_accepted", _newest_alone),
+        focus="rotations",
         breaks=("nothing stuck",),
     ),
     bug(

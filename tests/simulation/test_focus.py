@@ -30,6 +30,7 @@ _CERTAIN = {
     "strange_objects": ("foreign_objects", "equal_amounts", "answer_lost"),
     "stale_declines": ("shows_declines", "declined_once", "late_commit"),
     "movements": ("enforces", "stories", "answer_lost"),
+    "rotations": ("rotates", "restricted", "answer_lost"),
 }
 
 
