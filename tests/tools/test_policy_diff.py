@@ -286,7 +286,7 @@ FULL = load(
 )
 def test_no_field_of_a_policy_is_left_out(field: Any) -> None:
     (policy,) = FULL.policies
-    changed = ("other", "pay") if field.name == "names" else another(getattr(policy, field.name), field.name)
+    changed: Any = ("other", "pay") if field.name == "names" else another(getattr(policy, field.name), field.name)
     other = replace(policy, **{field.name: changed})
     before = {**provider_facts(FULL), **operation_facts(policy)}
     after = {**provider_facts(replace(FULL, policies=(other,))), **operation_facts(other)}
