@@ -33,7 +33,8 @@ from paywitness.core.result import Classification, Effect, ResultClass
 from paywitness.core.retry import RetryRule
 from paywitness.engine.calls.context import decision_context_of
 from paywitness.journal.base import OperationChange
-from paywitness.journal.claim_plan import ClaimPlan, plan_claim
+from paywitness.journal.claim_answer import ClaimPlan
+from paywitness.journal.claim_plan import plan_claim
 from paywitness.journal.transitions import lease_end_write, lease_write, record_write
 from tests.core.samples import answered, operation, policy, response, unanswered
 
