@@ -148,13 +148,13 @@ async def _posts(recording: threading.Event, traces: list[Trace]) -> None:
             return []
 
         serving = asyncio.create_task(serve(settings, {}, print_line=lambda _: None, startup_lines=listens, stop=stop))
-        listen = (await bound).listen
+        charges = f"{(await bound).listen.url}/acme/v1/charges"
         for number in range(_WARM_POSTS + _MEASURED_POSTS):
             if number >= _WARM_POSTS:
                 await asyncio.sleep(0.3)  # what the calls before it left to the background is over
                 traces.append(Trace())
                 recording.set()
-            await asyncio.to_thread(_charge, f"{listen.url}/acme/v1/charges", f"shape-{number}")
+            await asyncio.to_thread(_charge, charges, f"shape-{number}")
             recording.clear()
         stop.set()
         await serving

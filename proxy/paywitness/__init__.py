@@ -20,9 +20,8 @@ The rooms, from the innermost outwards. A room imports only from rooms above it 
 
     core/                the pure values, tables and arithmetic
     clock                the only place that reads the time
-    ids                  the format of operation ids
     repeated_lines       the only place that bounds log lines which could repeat without end
-    randomness           the only place that draws random numbers
+    randomness           the only place that draws random numbers; the format of operation ids
     tasks                the only place that starts tasks
     option_defaults      every option of `paywitness run`, with its default
     secrets              encryption of what the journal stores; the identity secret

@@ -242,6 +242,7 @@ class Policy:
     fingerprint_ignores: tuple[str, ...] = field(init=False, repr=False, compare=False)
     makes_payment: bool = field(init=False, repr=False, compare=False)
     reuses_connections: bool = field(init=False, repr=False, compare=False)
+    asks_before_claim: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key_provider", self.names[0] or self.provider)
@@ -249,6 +250,7 @@ class Policy:
         object.__setattr__(self, "fingerprint_ignores", self._fingerprint_ignores())
         object.__setattr__(self, "makes_payment", self._makes_payment())
         object.__setattr__(self, "reuses_connections", self._reuses_connections())
+        object.__setattr__(self, "asks_before_claim", self._asks_before_claim())
 
     def _fingerprint_ignores(self) -> tuple[str, ...]:
         """What the fingerprint leaves out: what the policy says, and the key itself. SDKs mint a fresh one per call,
@@ -260,6 +262,13 @@ class Policy:
     def _makes_payment(self) -> bool:
         """Whether a call makes a payment, or the object of one, if it acts on none."""
         return self.kind.pays or (self.kind is OperationKind.NONE and self.classify.reference is not None)
+
+    def _asks_before_claim(self) -> bool:
+        """Whether something must be found out before a call can be claimed: its owner, an identity that an earlier rule
+        gave it, or the intent of the object that it acts on."""
+        accounts = self.accounts
+        is_told_apart = accounts.who_am_i is not None or bool(accounts.named and accounts.many)
+        return is_told_apart or bool(accounts.earlier) or self.payment.intent_at is not None
 
     def _reuses_connections(self) -> bool:
         """Whether an attempt may go out on a connection that was used before. The provider's close of an idle one can

@@ -148,11 +148,12 @@ class Engine:
         """The call to its end, whether or not anybody still waits. Every way out tells those who wait."""
         progress, leader = context.progress, None
         try:
-            entered = await self._enter(context)
-            if isinstance(entered, Reply):
-                reply = entered
-                return
-            context = entered
+            if context.policy.asks_before_claim:
+                entered = await self._enter(context)
+                if isinstance(entered, Reply):
+                    reply = entered
+                    return
+                context = entered
             joined = await self.single_flight.join_or_lead(context, self.pipeline.reply_from_journal, self.clock)
             if isinstance(joined, Reply):
                 reply = joined
