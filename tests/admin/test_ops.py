@@ -130,7 +130,7 @@ def test_show_answers_in_its_first_line_and_tells_the_rest_in_order(running: Run
         "Timeline (UTC)",
         "2025-06-15 15:06:40  send recorded -> sending  (caller)",
         "2025-06-15 15:06:41  answer lost: money may have moved -> unknown  (caller)",
-        "attempt 1: no whole answer, first byte timeout; reached awaiting, 412 bytes written, 80 ms",
+        "attempt 1: no whole response, first byte timeout; reached awaiting, 412 bytes written, 80 ms",
         "read as network read timeout, effect possible (rule rule_of_network_read_timeout)",
         "in doubt: attempt 1",
         "decided: status inquiry after 2 s, because in_doubt_ask",

@@ -268,7 +268,7 @@ class TestMachine:
         finally:
             sidecar.stop()
         for name in ("listen", "admin", "webhooks"):
-            assert "a sidecar answers" in found(report, f"port {name}").found
+            assert "a sidecar runs" in found(report, f"port {name}").found
 
     async def test_listening_to_the_network_is_a_warning(self, installation: Installation) -> None:
         report = await installation.examined(listen=Address("0.0.0.0", 0), webhooks=Address("0.0.0.0", 0))

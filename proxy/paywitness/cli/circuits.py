@@ -189,7 +189,7 @@ def force_circuit(
 
     \b
       open      nothing is sent: new calls get 503 at once; inquiries for unknown outcomes go on
-      degraded  calls pass, low priority is shed, fewer retries are allowed
+      degraded  calls pass, low priority is shed, retries go only as far as they help
       closed    calls pass, even if the circuit would have opened or the provider asked to wait
     \b
       paywitness circuits force acme write open --reason "maintenance until 14:00" --for 2h

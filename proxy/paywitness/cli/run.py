@@ -68,7 +68,7 @@ def startup_lines(settings: Settings, book: PolicyBook, recovered: int) -> list[
         if url not in {provider.upstream for provider in book.providers.values()}:
             lines.append(f"No policy uses the sandbox as its upstream: set `upstream: {url}` in a policy to reach it.")
     if recovered:
-        lines.append(f"Recovered after an earlier process: {recovered} operation(s).")
+        lines.append(f"Recovered from an earlier process: {recovered} operation(s).")
     return lines
 
 
@@ -291,7 +291,7 @@ def run(**given: Any) -> None:
 
     \b
     Secrets come from the environment. With a SQLite journal the sidecar makes and keeps them beside it (mode 0600):
-      PAYWITNESS_IDENTITY_SECRET   the key of all hashes; never change it while the journal lives
+      PAYWITNESS_IDENTITY_SECRET   the secret of the hashes that identify calls; never change it while the journal lives
       PAYWITNESS_ENCRYPTION_KEYS   id:base64,...  32 bytes each; the first one encrypts, all decrypt
       PAYWITNESS_ADMIN_TOKEN       bearer token of the admin API
       PAYWITNESS_EVENTS_SECRET     signs the events that are sent to --events; only from the environment

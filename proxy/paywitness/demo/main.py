@@ -129,7 +129,7 @@ async def _narrative(runs: list[ContestantRun], sidecar: DemoSidecar) -> list[tu
     try:
         operation = await asyncio.to_thread(client.operation, found.operation)
     except PaywitnessError as error:
-        return [(order, f"The journal could not be asked: {error}")]
+        return [(order, f"The journal could not be read: {error}")]
     return [
         (
             f"{order}, {plain.contestant.title}",

@@ -106,7 +106,7 @@ def score_payments(log: Iterable[CallerResult], entries: Iterable[LedgerEntry]) 
     seen: set[str] = set()
     for line in log:
         if line.order in seen:
-            raise ValueError(f"{line.order} stands in the callers' log twice")
+            raise ValueError(f"{line.order} is in the callers' log twice")
         seen.add(line.order)
         cells[line.told, _charged(charges[line.order])] += 1
     if strangers := set(charges) - seen:

@@ -59,7 +59,7 @@ def parse_redis_url(url: str) -> RedisTarget:
             raise ValueError(f"it begins with none of {', '.join(f'{scheme}://' for scheme in SCHEMES)}")
         query = _query(parts)
         if unknown := sorted(query.keys() - _KNOWN_OPTIONS):
-            raise ValueError(f"it asks for {', '.join(unknown)}; known are {', '.join(sorted(_KNOWN_OPTIONS))}")
+            raise ValueError(f"unknown: {', '.join(unknown)}; known are {', '.join(sorted(_KNOWN_OPTIONS))}")
         return replace(
             _parse(parts),
             prefix=query.get("prefix", PREFIX) + _HASH_TAG,

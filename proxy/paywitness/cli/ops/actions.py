@@ -50,7 +50,7 @@ _ACTION_TEXTS = (
         OperatorAction.INQUIRE,
         "Inquire at the provider now.",
         "The resolver inquires at once instead of on its schedule. This pays nothing and decides nothing.",
-        "will be inquired now",
+        "an inquiry is due now",
         confirms_first=False,
     ),
     _ActionText(
@@ -64,7 +64,7 @@ _ACTION_TEXTS = (
         OperatorAction.RESUME,
         "Start the inquiries again, from the start of the schedule.",
         "The operations leave review for unknown (or pending), and are due now.",
-        "is inquired again",
+        "inquiries start again",
         confirms_first=False,
     ),
     _ActionText(

@@ -67,7 +67,7 @@ def _other_routes(choice: dict[str, Any] | None) -> Iterator[str]:
 
 
 def _attempt_lines(attempt: dict[str, Any]) -> Iterator[str]:
-    answer = f"answered {attempt['status_code']}" if attempt["status_code"] else "no whole answer"
+    answer = f"answered {attempt['status_code']}" if attempt["status_code"] else "no whole response"
     fault = f", {words(attempt['fault'])}" if attempt["fault"] else ""
     reach = f"reached {attempt['phase']}, {attempt['bytes_written']} bytes written"
     took = duration_text(attempt["duration_ms"] / 1000)

@@ -40,8 +40,8 @@ tries, timeouts, inquiries), rows and codes that were added, removed, moved or c
 with another result. Comments, the order of keys and written-out defaults make no difference.
 
 With --against, it replays the operations of a journal under both policies. It counts those that would have been
-retried, inquired, put in review, classified or recognised otherwise, and their money. It only reads the journal; a
-sidecar may use it at the same time. An operation that cannot be replayed (its response is not stored, or no key here
+retried, inquired about, put in review, classified or recognised otherwise, and their money. It only reads the journal.
+A sidecar may use it at the same time. An operation that cannot be replayed (its response is not stored, or no key here
 opens it) is counted with the reason. Keys come from PAYWITNESS_ENCRYPTION_KEYS, or from the file beside a SQLite
 journal, as for a sidecar.
 
@@ -202,7 +202,7 @@ def _seconds(_: click.Context, __: click.Parameter, value: str | None) -> float 
     help=f"Why the attempt did not succeed: {', '.join(_FAILURES)}.",
 )
 @click.option("--sent/--not-sent", default=True, help="Whether the provider may have got a byte.  [default: sent]")
-@click.option("--tries", default=1, help="Tries made so far in this call.")
+@click.option("--tries", default=1, help="Attempts made so far in this call.")
 @click.option("--age", "age_s", default="1s", callback=_seconds, help="Since the first send.")
 @click.option("--time-left", "time_left_s", callback=_seconds, help="Until the caller's deadline.")
 @click.option("--background", is_flag=True, help="The caller has left.")

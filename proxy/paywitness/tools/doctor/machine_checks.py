@@ -62,7 +62,7 @@ def _port_finding(name: str, address: Address) -> Iterator[DoctorFinding]:
     if problem is None:
         yield ok(subject, f"{address} is free")
     elif problem.errno == errno.EADDRINUSE and _is_paywitness(name, address):
-        yield ok(subject, f"{address}: a sidecar answers there already; a second one needs another address")
+        yield ok(subject, f"{address}: a sidecar runs there already; a second one needs another address")
     elif problem.errno == errno.EADDRINUSE:
         found = f"{address} is in use, and not by a sidecar"
         yield unfit(subject, found, "a start is refused", f"Stop what listens there (ss -ltnp), or change --{name}")

@@ -106,7 +106,9 @@ def _asserted_persistence(info: Facts, refusal: str, address: RedisTarget) -> It
         return
     why = "persistence and eviction were not checked"
     remedy = "Check both again when the plan at its provider changes"
-    yield warning(subject, "CONFIG is forbidden; assert_persistence=yes is the operator's word", why, remedy)
+    yield warning(
+        subject, "CONFIG is forbidden; the operator vouches for both with assert_persistence=yes", why, remedy
+    )
     if info.get("aof_enabled") == "0":
         why = "unless it is durable in another way, it loses acknowledged writes when it stops"
         yield warning(subject, "INFO shows no append-only file", why, "Check its durability")

@@ -93,7 +93,7 @@ STEP = Block(
         "phase": listed(phase.label for phase in NetworkPhase),
         "inquiry": f"the response to an inquiry: {RESPONSE_FORMS}",
         "event": "a webhook, a mapping: headers, body",
-        "of": "of 'inquiry': the number of the step whose operation is inquired",
+        "of": "of 'inquiry': the number of the step whose operation is inquired about",
         "pause": "a duration such as 300ms, 2s, 5m, 24h or 30d: before the step",
         "expect": "a mapping: the expected facts",
     },

@@ -91,7 +91,7 @@ class FlowRun:
     def _operation_asked_about(self, step: Step) -> Operation:
         asked = step.of if step.of is not None else max(self._operation_of_step, default=0)
         if asked not in self._operation_of_step:
-            raise CaseError(f"step {asked} has no operation to inquire")
+            raise CaseError(f"step {asked} has no operation to inquire about")
         return self.world.journal.operations[self._operation_of_step[asked]]
 
     def _facts_of(self, operation: Operation | None, refused_on: Payment | None) -> Facts:
