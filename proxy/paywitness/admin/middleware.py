@@ -128,11 +128,11 @@ def page_guard(allowed_hosts: AllowedHosts) -> Middleware:
                 f"Host names {host[:80]!r}, under which the admin port is not asked. Use its address, or name the host "
                 "in --allowed-hosts."
             )
-            raise AdminProblem(403, Problem.HOST_NOT_ALLOWED, "The admin port is not asked under this name", detail)
+            raise AdminProblem(403, Problem.HOST_NOT_ALLOWED, "The admin port does not serve this host name", detail)
         origins, fetch_sites = request.headers.getall("Origin", ()), request.headers.getall("Sec-Fetch-Site", ())
         if not allowed_hosts.allows_origin(host, origins, fetch_sites):
             detail = "A web page of another origin asks."
-            raise AdminProblem(403, Problem.CROSS_SITE, "A web page of another origin may not ask", detail)
+            raise AdminProblem(403, Problem.CROSS_SITE, "A web page of another origin may not call this", detail)
         return await handler(request)
 
     return guard

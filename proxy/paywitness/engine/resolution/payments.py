@@ -64,7 +64,7 @@ class PaymentSweep:
                 await self.sweep()
                 await due_times.wait(due_times.ledger_rows, did_something=False)  # the rest of a batch is not urgent
             except JournalUnavailable:
-                self.journal_writer.telemetry.emit(JournalUnanswered("payments that are due"))
+                self.journal_writer.telemetry.emit(JournalUnanswered("due payments"))
                 await self.clock.sleep(_RETRY_AFTER_S)
 
     async def sweep(self) -> int:
