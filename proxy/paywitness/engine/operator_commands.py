@@ -224,7 +224,7 @@ class CommandExecutor:
                 result.refused.append(BulkRefusal(operation.id, f"somebody was faster: {describe_conflict(error)}"))
             except JournalUnavailable:
                 result.refused.append(
-                    BulkRefusal(operation.id, "the journal did not answer: look at it before trying again")
+                    BulkRefusal(operation.id, "the journal did not answer: check the operation before you try again")
                 )
         return result
 
@@ -326,7 +326,7 @@ def _refusal_of(command: OperatorCommand, operation: Operation, policy: Policy |
         if not operation.state.ended:
             return "it has not ended: close the incident without saying how, and resolve it"
         if operation.incident == IncidentKind.UNVERIFIED_PAYMENT and not command.succeeded:
-            return f"that nobody has paid is said of the payment, with evidence: `ops not-paid {operation.payment}`"
+            return f"declare on the payment that nobody has paid, with evidence: `ops not-paid {operation.payment}`"
     return why
 
 
