@@ -1,8 +1,8 @@
 """Every option of `paywitness run`, with its default. The numbers of a policy are in core/policy_defaults.py.
 
-`Settings` is flags, environment and `paywitness.yaml` joined into one frozen value, read once at start. A flag wins
-over the environment, the environment over the file, the file over the default. Secrets come from the environment alone;
-a journal of our own (SQLite) makes and keeps them beside itself, readable by its owner only.
+`Settings` joins flags, environment and `paywitness.yaml` into one frozen value, read once at start. A flag wins over
+the environment, the environment over the file, the file over the default. Secrets come only from the environment. With
+a SQLite journal the sidecar may also make and keep them beside it, readable by their owner only.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class Unlisted(StrEnum):
-    """What becomes of a host that no policy names. It is never intercepted."""
+    """What happens to a host that no policy names. It is never intercepted."""
 
     REFUSE = "refuse"
     TUNNEL = "tunnel"
@@ -63,49 +63,50 @@ class Settings:
     journal: str = "sqlite:///.paywitness/journal.db"
     limits: str = LOCAL
     home: Path = Path(".paywitness")
-    sandbox: Address | None = None  # the sandbox provider beside the proxy; None: not started
+    sandbox: Address | None = None  # the sandbox provider beside the sidecar; None: not started
     log_level: str = "info"
-    log_calls: str = "notable"  # all: what went well at the first try is told at info too
+    log_calls: str = "notable"  # all: clean first-try successes are logged at info too
     lease_s: float = 30.0
     grace_s: float = 25.0  # below Kubernetes' 30 s
-    drain_delay_s: float = 0.0  # from SIGTERM on not ready but serving, so that balancers see it; before the grace
+    # After SIGTERM the sidecar is not ready but still serves, so that load balancers see it. The grace time follows.
+    drain_delay_s: float = 0.0
     calls_max: int = 1_000
     reuse_port: bool = False  # other sidecars of this machine may share our listen and webhook ports
-    unlisted: Unlisted = Unlisted.REFUSE  # hosts that no policy names, for callers that use us as a proxy
-    webhooks: Address | None = Address("127.0.0.1", 8703)  # a listener of its own: it may be public; None: not started
-    webhook_body_bytes: int = 256 * 1024  # of one delivery; providers send a few kilobytes
-    webhook_rate: int = 10  # deliveries of one address a second that are looked at and turn out not to be genuine
-    trusted_proxies: tuple[Network, ...] = ()  # whose X-Forwarded-For says where a delivery comes from
-    allowed_hosts: AllowedHosts = AllowedHosts()  # names under which payment and admin port are asked
-    events: str | None = None  # where ends, doubts, resolutions and incidents are sent
+    unlisted: Unlisted = Unlisted.REFUSE  # for callers that use us as a proxy
+    webhooks: Address | None = Address("127.0.0.1", 8703)  # separate, because it may be public; None: not started
+    webhook_body_bytes: int = 256 * 1024  # of one webhook; providers send a few kilobytes
+    webhook_rate: int = 10  # of one address that fail verification, a second
+    trusted_proxies: tuple[Network, ...] = ()  # the proxies whose X-Forwarded-For names a webhook's sender
+    allowed_hosts: AllowedHosts = AllowedHosts()  # host names of the payment port and the admin port
+    events: str | None = None  # the sink of ends, doubts, resolutions and incidents
     retention_s: float = 30 * 86400.0  # an ended operation is kept whole for this long
     tombstones_s: float = 90 * 86400.0  # and its key is known for this long after that
-    # Payments, their names and payout references: longer than any refund or chargeback takes, and than `retention_s`.
+    # Payments, their names and payout references. Longer than any refund or chargeback takes, and than `retention_s`.
     payments_kept_s: float = 400 * 86400.0
-    resolvers: int = 16  # operations in doubt looked at side by side
-    resolvers_per_provider: int = 8  # one slow provider must not hold up the others' doubts
-    late_response_s: float = 20.0  # a late answer is listened for; 0: not at all
-    spool: Path | None = None  # None: beside the rest of our own files, in `home`
+    resolvers: int = 16  # operations that the resolver handles at once
+    resolvers_per_provider: int = 8  # so that one slow provider does not hold up the others
+    late_response_s: float = 20.0  # how long we wait for a late response; 0: not at all
+    spool: Path | None = None  # None: in `home`, with the rest of our own files
 
     @property
     def kept_for_s(self) -> tuple[float, float, float]:
-        """How long ended operations, their tombstones and payments are kept. A payment never goes before the operations
-        that made it."""
+        """How long ended operations, their tombstones and payments are kept. A payment is kept at least as long as the
+        operations that made it."""
         return self.retention_s, self.tombstones_s, max(self.payments_kept_s, self.retention_s)
 
     @property
     def spool_directory(self) -> Path:
-        """Where evidence waits that the journal did not take."""
+        """The directory for evidence that the journal did not take."""
         return self.spool if self.spool is not None else self.home / "spool"
 
     @property
     def journal_redacted_url(self) -> str:
-        """The journal's address without what could be a password: its user, and what it asks for."""
+        """The journal's address without its user and its query, either of which could hold a password."""
         return redacted_url(self.journal)
 
     @property
     def journal_path(self) -> Path | None:
-        """Where the embedded journal stands: sqlite:///relative or sqlite:////absolute. None: a fleet shares it."""
+        """The file of a SQLite journal: sqlite:///relative or sqlite:////absolute. None for a Redis journal."""
         parts = urlsplit(self.journal)
         if parts.scheme in SHARED_JOURNAL_SCHEMES:
             return None
@@ -117,12 +118,13 @@ class Settings:
         return Path(parts.path[1:])
 
 
-DEFAULTS = Settings(policies=Path())  # every default but that of the policies: options and checks take them from here
-SANDBOX = Address("127.0.0.1", 8702)  # where the sandbox provider listens, if it is started
+DEFAULTS = Settings(policies=Path())  # every default except the policies; options and checks take defaults from here
+SANDBOX = Address("127.0.0.1", 8702)  # the sandbox provider's address, if it is started
 
 
 def redacted_url(url: str) -> str:
-    """An address as it may be printed. A password may hold any character, so nothing before the last @ is shown."""
+    """An address without secrets, for printing. A password may hold any character, so everything before the last @ is
+    cut."""
     scheme, separator, rest = url.partition("://")
     return f"{scheme}{separator}{rest.rpartition('@')[2].partition('?')[0]}" if separator else url.rpartition("@")[2]
 
@@ -164,7 +166,7 @@ def read_listener(text: str, name: str) -> Address | None:
 
 
 def read_duration(text: str, name: str, *, least_s: float, most_s: float) -> float:
-    """`300ms`, `2s`, `5m`, `24h`, `30d`, as in a policy. Where nothing is allowed too: `0` or `off`."""
+    """`300ms`, `2s`, `5m`, `24h`, `30d`, as in a policy. If zero is allowed, also `0` or `off`."""
     if text in {"0", OFF} and least_s == 0:
         return 0.0
     found = _DURATION.match(text)
@@ -177,25 +179,25 @@ def read_duration(text: str, name: str, *, least_s: float, most_s: float) -> flo
 
 
 def option_text(seconds: float) -> str:
-    """A duration as `read_duration` reads it, in the largest unit that divides it."""
+    """A duration in the form that `read_duration` reads, in the largest unit that divides it."""
     unit = next(unit for unit in ("d", "h", "m", "s") if seconds % _UNITS_S[unit] == 0)
     return f"{seconds / _UNITS_S[unit]:.0f}{unit}" if seconds else "0"
 
 
 def read_sink(text: str, name: str) -> str:
-    """The address that events are sent to. No user or password in it: it is logged."""
+    """The address of the events sink. It must hold no user or password, because it is logged."""
     try:
         parts = urlsplit(text)
         valid = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
         if valid and parts.username is None and not parts.fragment and text.isprintable() and " " not in text:
             return text
     except ValueError:
-        pass  # brackets or a port that are none: refused as the rest
+        pass  # brackets or a port that are not valid: refused like the rest
     raise SettingsError(f"{name}: give http://host/path or https://host/path, without user, password or fragment")
 
 
 def load_or_create_secret(path: Path, make: Callable[[], str]) -> str:
-    """The secret in the file, or a fresh one written there with mode 0600. Never overwritten."""
+    """The secret in the file, or a fresh one, stored there with mode 0600. An existing file is never overwritten."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with contextlib.suppress(FileExistsError):  # it is there: read it
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

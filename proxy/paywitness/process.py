@@ -1,4 +1,4 @@
-"""The running process: opens what the engine stands on, listens, goes on in the background, and drains at the end."""
+"""The running process: opens journal and limits, listens, runs the background loops, and drains at the end."""
 
 from __future__ import annotations
 
@@ -67,22 +67,22 @@ from paywitness.wiring import (
     build_webhooks,
 )
 
-_RECORDING_RESERVE_S = 2.0  # of the grace time, for writing down what did not finish
+_RECORDING_RESERVE_S = 2.0  # of the grace time, for recording calls that did not finish
 PrintLine = Callable[[str], None]
-StartupLines = Callable[[Settings, PolicyBook, int], list[str]]  # what to say once it listens
+StartupLines = Callable[[Settings, PolicyBook, int], list[str]]  # the lines to print once it listens
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessState:
-    """Between the two of them calls should come here."""
+    """Calls should come here while `listening` is set and no shutdown has begun."""
 
     stop: asyncio.Event
-    listening: asyncio.Event = field(default_factory=asyncio.Event)  # all listeners are there
+    listening: asyncio.Event = field(default_factory=asyncio.Event)  # all listeners are open
 
 
 @dataclass(frozen=True, slots=True)
 class AdminView:
-    """What the admin server may look at, and the hands it lends to operators."""
+    """The parts of the sidecar that the admin server reads, and those that run an operator's commands."""
 
     engine: Engine
     reload: PolicyReload
@@ -130,10 +130,10 @@ async def serve(
     failpoints: Failpoints | None = None,
     stop: asyncio.Event | None = None,
 ) -> None:
-    """The whole sidecar, until SIGTERM or SIGINT (or `stop`); then it drains within delay and grace time."""
+    """Run the whole sidecar until SIGTERM or SIGINT (or `stop`). Then drain within delay and grace time."""
     clock, randomness, state = SystemClock(), SystemRandomness(), ProcessState(stop or asyncio.Event())
     install_logging(sys.stderr, logging.getLevelName(settings.log_level.upper()))
-    book = load_directory(settings.policies)  # a policy that cannot be read stops a start, never a run
+    book = load_directory(settings.policies)  # an invalid policy stops a start, never a run
     open_limits = limits_factory(settings.limits)
     events_key = events_secret(settings, environment)
     async with AsyncExitStack() as stack:
@@ -151,7 +151,7 @@ async def serve(
         stack.push_async_callback(parts.limits.close)
         stack.push_async_callback(parts.upstream.close)
         spool_replayer = build_spool_replayer(platform, parts, spool)
-        await spool_replayer.replay_all()  # what is known for certain comes before what must be assumed
+        await spool_replayer.replay_all()  # known evidence first, before recovery assumes that an outcome is unknown
         await parts.ages.count()
         if parts.levels is not None:
             await parts.levels.announce()
@@ -196,7 +196,7 @@ async def serve(
 def _loops_of_journal(
     platform: Platform, parts: SidecarParts, settings: Settings
 ) -> dict[str, Coroutine[Any, Any, None]]:
-    """What keeps the journal itself in order."""
+    """The loops that keep the journal itself in order."""
     retention = Retention(platform.journal, platform.clock, parts.ages, parts.engine.telemetry, *settings.kept_for_s)
     loops: dict[str, Coroutine[Any, Any, None]] = {
         "leases": parts.leases.keep_renewing(),
@@ -231,8 +231,8 @@ async def _listen(
     webhooks: WebhookInbox,
     state: ProcessState,
 ) -> tuple[Settings, HttpServer]:
-    """The listeners: admin first, so that health can be asked; payments last, when all else is there. And where they
-    are, which only they know where a port was left to the system."""
+    """Open the listeners: admin first, so that health can be checked; payments last, when everything else runs. The
+    settings returned hold the real addresses: a port given as 0 is known only now."""
     engine, journal, telemetry = parts.engine, platform.journal, platform.telemetry
     review = CommandExecutor(
         parts.journal_writer,
@@ -300,13 +300,13 @@ async def _listen_for_webhooks(
 
 
 def _allowed_hosts(settings: Settings) -> AllowedHosts:
-    """The names that were given, and this machine's own."""
+    """The host names that were given, and this machine's own."""
     own = {gethostname().lower(), settings.listen.host.lower(), settings.admin.host.lower()}
     return replace(settings.allowed_hosts, names=settings.allowed_hosts.names | own)
 
 
 def _intercept_config(settings: Settings, clock: Clock, engine: Engine) -> InterceptConfig:
-    """For callers that come by a proxy setting, or redirected: whom they may reach, and as whom we answer them."""
+    """The settings for callers that use a proxy setting or are redirected: allowed hosts, and the local CA."""
     host_certificates = HostCertificates(CurrentLocalCa(LocalCaFiles(settings.home)), clock)
     return InterceptConfig(
         engine.provider_at, host_certificates.context_for, PublicTunnelDialer(), settings.unlisted, Tasks()
@@ -316,17 +316,18 @@ def _intercept_config(settings: Settings, clock: Clock, engine: Engine) -> Inter
 async def _shut_down(
     settings: Settings, engine: Engine, server: HttpServer, clock: Clock, print_line: PrintLine
 ) -> None:
-    """First go on serving while /readyz says no: whoever sends calls here must see it before the listener closes."""
+    """Keep serving for `drain_delay_s` while /readyz says no, so that load balancers see it before the listener
+    closes."""
     if settings.drain_delay_s:
-        print_line(f"Leaving: not ready any more; calls are still taken for {settings.drain_delay_s:g} s.")
+        print_line(f"Leaving: not ready any more. Calls are taken for another {settings.drain_delay_s:g} s.")
         server.stop_keep_alive()
         await clock.sleep(settings.drain_delay_s)
-    print_line("Draining: no new calls; those under way finish or are recorded as doubt.")
+    print_line("Draining: no new calls. Those under way finish or are recorded as unknown.")
     await drain(engine, server, settings.grace_s, clock)
 
 
 async def drain(engine: Engine, server: HttpServer, grace_s: float, clock: Clock) -> None:
-    """Stop accepting, let what is under way finish, and write down the rest as doubt. Within the grace time."""
+    """Stop accepting, let calls under way finish, and record the rest as unknown outcomes. Within the grace time."""
     began_mono = clock.mono()
     engine.gate.draining = True
     drain_s = max(0.0, grace_s - _RECORDING_RESERVE_S)
@@ -335,11 +336,11 @@ async def drain(engine: Engine, server: HttpServer, grace_s: float, clock: Clock
 
 
 async def open_journal(settings: Settings, clock: Clock) -> tuple[Journal, bool]:
-    """The journal, and whether others may hold it too."""
+    """The journal, and whether other sidecars may hold it too."""
     path = settings.journal_path
     if path is None:
         from paywitness.journal.redis.journal import (
-            RedisJournal,  # a tenth of a second, which only a fleet's sidecars pay
+            RedisJournal,  # the import takes a tenth of a second, which only a fleet's sidecars pay
         )
 
         mark_path = settings.spool_directory.with_name("journal-mark")
@@ -348,8 +349,8 @@ async def open_journal(settings: Settings, clock: Clock) -> tuple[Journal, bool]
 
 
 def _tune_garbage_collector() -> None:
-    """What is here now stays for good, and calls leave next to no cycles behind: looked at by the collector at every
-    700th value, as is its default, they cost a twentieth of all CPU."""
+    """Freeze today's objects and collect rarely. Today's objects stay for good, and calls leave hardly any cycles. With
+    the default threshold of 700 new objects the collector would take a twentieth of all CPU."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)

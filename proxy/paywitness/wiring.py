@@ -1,4 +1,4 @@
-"""The wiring: the only place where objects are built and joined, as one list from the ground up.
+"""The wiring: the only place that builds and joins objects, as one list from the bottom up.
 
 The simulator and the crash tests build the same sidecar with a clock, randomness, failpoints and network of their own.
 """
@@ -62,7 +62,7 @@ from paywitness.upstream.client import UpstreamClient
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """What everything else stands on."""
+    """The parts that all others need."""
 
     journal: Journal
     vault: Vault
@@ -75,7 +75,8 @@ class Platform:
 
 @dataclass(frozen=True, slots=True)
 class SidecarParts:
-    """A sidecar without its listeners and loops: what carries calls, and what goes on when they have left."""
+    """A sidecar without its listeners and loops: the call pipeline, and the parts that go on after the caller has
+    left."""
 
     engine: Engine
     leases: Leases
@@ -119,12 +120,12 @@ def assemble(
     open_upstream: OpenUpstream = real_upstream,
     release: str = "",
 ) -> SidecarParts:
-    """The engine over a journal and a network. No listener, no loop in the background."""
+    """Build the engine over a journal and a network. It starts no listener and no background loop."""
     journal, vault, clock, telemetry = platform.journal, platform.vault, platform.clock, platform.telemetry
     randomness, environment = platform.randomness, platform.environment
     policies = CurrentPolicies(book)
     tasks, waiters, in_flight, pinned = Tasks(), OperationWaiters(), dict[str, CallProgress](), PinnedPolicies(journal)
-    # The right to send, the network, and the journal's own time.
+    # Leases, the network, and the journal's own time.
     leases, journal_clock = Leases(journal, clock, settings.lease_s, telemetry), JournalClock(clock)
     ages, upstream = Ages(journal, clock, journal_clock, telemetry), open_upstream(platform, settings)
     rollback = None
@@ -132,10 +133,10 @@ def assemble(
         rollback = RollbackMonitor(journal, leases, clock, telemetry, journal_clock, policies)
     times = (journal_clock, ages, _build_levels(platform, settings, ages, release))
     journal_writer = JournalWriter(journal, leases, vault, clock, telemetry, *times, rollback=rollback)
-    # Evidence that came by no attempt of ours, and evidence that came too late for its call.
+    # External evidence, and evidence that came too late for its call.
     external_evidence = ExternalEvidenceRecorder(journal_writer, vault, clock, randomness, telemetry, waiters)
     late_evidence = LateEvidenceRecorder(journal_writer, external_evidence, clock, telemetry)
-    # How much a provider is given, which call may go to it now, and which again.
+    # Limits: the admission to each provider, and retries.
     limits = open_limits(policies.circuit_rules, clock, randomness)
     gate = _build_gate(limits, policies, clock, settings, rollback)
     retry_budget = RetryBudget(limits.budgets, telemetry)
@@ -161,7 +162,7 @@ def assemble(
         payout_check=PayoutCheck(upstream, environment, clock),
         refused_lookups=RefusedLookups(journal_writer),
     )
-    # The entry: calls that are operations, calls that only pass, calls that are only watched, and questions.
+    # The entry: operations, passthrough, shadow mode, and questions about intents.
     credential_owners = CredentialOwners(journal, upstream, vault, clock, tasks, environment)
     identities = _build_identities(platform, credential_owners)
     inquiry_client = _build_inquiry_client(platform, pipeline, credential_owners)
@@ -170,7 +171,7 @@ def assemble(
     questions = (intents, IntentReader(journal, inquiry_client, vault, clock, telemetry))
     entry_points = (pipeline, fallbacks, Passthrough(upstream, telemetry), shadow, *questions, *identities)
     engine = Engine(*entry_points, journal, vault, gate, clock, randomness, telemetry, tasks, policies, in_flight)
-    # What goes on when the caller has left.
+    # After the caller has left.
     resolver = _build_resolver(platform, settings, pipeline, external_evidence, inquiry_client, pinned, policies)
     payment_sweep = PaymentSweep(journal, journal_writer, external_evidence, inquiry_client, pinned, policies, clock)
     limits_sync = LimitsSync(limits, gate, journal, ages.due_times, clock, telemetry)
@@ -179,7 +180,7 @@ def assemble(
 
 
 def _build_levels(platform: Platform, settings: Settings, ages: Ages, release: str) -> Levels | None:
-    """What announces this sidecar to the others of its journal; nothing, if it names no release."""
+    """Announces this sidecar to the others of its journal. None if the sidecar names no release."""
     if not release:
         return None
     name = f"{socket.gethostname()}:{os.getpid()}"
@@ -189,7 +190,7 @@ def _build_levels(platform: Platform, settings: Settings, ages: Ages, release: s
 def _build_gate(
     limits: Limits, policies: CurrentPolicies, clock: Clock, settings: Settings, rollback: RollbackMonitor | None
 ) -> Gate:
-    """What lets a call go to its provider; it knows of a store that forgot."""
+    """The check before an attempt. It also knows of a journal that was rolled back."""
     forgets = (rollback.recently_rolled_back, rollback.end_may_be_lost) if rollback is not None else (never, never)
     return Gate(limits.circuits, limits.admission, policies, clock, settings.calls_max, *forgets)
 
@@ -202,13 +203,13 @@ def _build_intents(platform: Platform, current: Callable[[], PolicyBook], gate: 
 def _build_identities(
     platform: Platform, owners: CredentialOwners
 ) -> tuple[CredentialOwners, AccountAccess, EarlierIdentities]:
-    """Whose a call is, and what it was before."""
+    """The owner of a call's credential, and earlier identities of the call."""
     journal, vault, clock = platform.journal, platform.vault, platform.clock
     return owners, AccountAccess(journal, owners, vault, clock), EarlierIdentities(journal, vault, clock)
 
 
 def _build_inquiry_client(platform: Platform, pipeline: CallPipeline, owners: CredentialOwners) -> InquiryClient:
-    """What asks providers."""
+    """Sends inquiries to providers."""
     journal, vault, clock, upstream = platform.journal, platform.vault, platform.clock, pipeline.sender.upstream
     credentials = CredentialSource(journal, vault, platform.environment, upstream, clock, owners)
     limits = (pipeline.tasks, pipeline.gate, pipeline.retry_budget)
@@ -225,7 +226,7 @@ def _build_resolver(
     pinned: PinnedPolicies,
     book: Callable[[], PolicyBook],
 ) -> Resolver:
-    """What goes on finding out after the caller has left."""
+    """Resolves unknown outcomes after the caller has left."""
     return Resolver(
         journal=platform.journal,
         pipeline=pipeline,
@@ -244,7 +245,7 @@ def _build_resolver(
 
 
 def build_webhooks(platform: Platform, parts: SidecarParts) -> WebhookInbox:
-    """What providers tell us unasked."""
+    """Receives and applies webhook events."""
     matching = WebhookMatcher(platform.journal, parts.pinned, platform.vault)
     return WebhookInbox(
         journal=platform.journal,
@@ -260,14 +261,14 @@ def build_webhooks(platform: Platform, parts: SidecarParts) -> WebhookInbox:
 
 
 def build_outbox(platform: Platform, parts: SidecarParts, sink: Sink) -> Outbox:
-    """What tells the rest of the company."""
+    """Publishes announcements to the sink."""
     announced = parts.ages.due_times.announcements
     outside = (platform.clock, platform.randomness, platform.telemetry)
     return Outbox(platform.journal, parts.upstream, sink, announced, *outside)
 
 
 def build_payment_commands(platform: Platform, parts: SidecarParts) -> PaymentCommands:
-    """What an operator does with payments."""
+    """Runs operator actions on payments."""
     return PaymentCommands(
         lookup=parts.engine.intents.payments,
         journal=platform.journal,
@@ -280,7 +281,7 @@ def build_payment_commands(platform: Platform, parts: SidecarParts) -> PaymentCo
 
 
 def build_spool_replayer(platform: Platform, parts: SidecarParts, spool: Spool) -> SpoolReplayer:
-    """What puts evidence from the local disk into the journal."""
+    """Replays evidence from the local disk into the journal."""
     return SpoolReplayer(
         spool, parts.journal_writer, parts.pinned, parts.engine.policies, platform.clock, parts.late_evidence
     )

@@ -6,11 +6,11 @@
         respond   or something worse
     bank -> changes -> webhooks (publisher, sender) -> the webhook endpoint
 
-An **arrival** is one request that reached the sandbox; an **effect** is one entry of the ledger; a **fault** acts on
-the network around the bank, so the ledger always shows whether the money moved; the **contract** is what the provider
-promises about a repeated idempotency key; an **event** is a webhook event of the provider.
+An **arrival** is one request that reached the sandbox. An **effect** is one entry of the ledger. A **fault** acts on
+the network around the bank, so the ledger always shows whether the money moved. The **contract** is the provider's
+promise for a repeated idempotency key. An **event** is a webhook event of the provider.
 
-Nothing of paywitness is imported here: the sandbox is the referee, and a referee shares no code with a player.
+The sandbox imports nothing of paywitness. Tests judge paywitness by the sandbox, so the two must not share code.
 
     server      Sandbox: start, stop, reset; the life of one arrival
     listener    the listening socket: open, closed during an outage, open again at the same address
@@ -26,5 +26,5 @@ Nothing of paywitness is imported here: the sandbox is the referee, and a refere
     bank/       charges, captures, refunds, disputes, payouts, the ledger: no HTTP
     dialects/   the HTTP APIs in front of the bank: acme, stripe
     faults/     every fault by phase, the schedule of faults, which arrival gets which
-    webhooks/   webhook events: their content, signing, sending, and how that goes wrong
+    webhooks/   webhook events: their content, signing, sending, and the faults of sending
 """

@@ -1,6 +1,6 @@
-"""The sandbox's only look at the time of day; everything else is handed a `Clock`.
+"""The only place that reads the time of day. All other modules get a `Clock`.
 
-Waiting is asyncio's (`asyncio.sleep`), so an event loop with virtual time moves the faults as well.
+Waiting uses `asyncio.sleep`, so an event loop with virtual time also moves the faults.
 """
 
 from __future__ import annotations

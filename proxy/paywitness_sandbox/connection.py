@@ -1,7 +1,7 @@
-"""One connection: bytes into requests, bytes out, and every way to let a caller down.
+"""One connection: bytes into requests, bytes out, and every way to break an exchange.
 
-The faults need the socket itself (a reset, half an answer, a byte at a time), hence no HTTP server library: httptools
-parses, the rest is here. What to answer is not decided here.
+The faults need the socket itself (a reset, half a response, a byte at a time), so no HTTP server library fits.
+httptools parses, and this module does the rest. It does not decide the response.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HEAD_BYTES_MAX = 64 * 1024
 HEADERS_MAX = 100
 BODY_BYTES_MAX = 1024 * 1024
 DISCARDED_BYTES_MAX = 16 * BODY_BYTES_MAX  # read and thrown away, so that the caller can still read the 413
-QUEUED_REQUESTS_MAX = 16  # pipelined; beyond them reading pauses
+QUEUED_REQUESTS_MAX = 16  # pipelined; with more than that, reading pauses
 IDLE_S_MAX = 300.0
 READ_S_MAX = 60.0
 
@@ -31,11 +31,11 @@ Serve = Callable[["SandboxConnection"], Awaitable[None]]
 
 
 class CallerGone(Exception):
-    """The caller left, or stopped talking, before its request was complete: nothing may be done for it."""
+    """The caller left, or stopped sending, before its request was complete. Nothing may be done for it."""
 
 
 class SandboxConnection(asyncio.Protocol):
-    """What the parser and the transport call on one side, what the server and the faults call on the other."""
+    """One connection. Parser and transport call its methods on one side, server and faults on the other."""
 
     def __init__(self, serve: Serve, on_end: Callable[[SandboxConnection], None]) -> None:
         self._serve = serve
@@ -81,7 +81,7 @@ class SandboxConnection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        # The task is not cancelled: a provider goes on with a payment whose caller has left.
+        # The task is not cancelled: a provider continues a payment whose caller has left.
         self.disconnected.set()
         self._changed.set()
 
@@ -130,9 +130,9 @@ class SandboxConnection(asyncio.Protocol):
     # -- called by the server and the faults ----------------------------------------------------------------------
 
     async def next_request(self) -> Request | None:
-        """The next request's head; None when there will be none.
+        """The next request's head. None if no further one will come.
 
-        What came before the caller left is handed on: whoever sends a payment and hangs up has sent a payment.
+        A request that was complete before the caller left is still returned: the caller has sent a payment.
         """
         await self._wait_until(lambda: bool(self._queue) or self._refusal is not None, IDLE_S_MAX)
         if not self._queue:
@@ -144,7 +144,7 @@ class SandboxConnection(asyncio.Protocol):
         return request
 
     async def read(self, request: Request) -> None:
-        """Wait for the whole body, or raise CallerGone."""
+        """Wait for the whole body. Raises CallerGone."""
         if request.complete:
             return
         if request.headers.get("expect", "").lower() == "100-continue":
@@ -154,19 +154,19 @@ class SandboxConnection(asyncio.Protocol):
             raise CallerGone
 
     def write(self, data: bytes) -> bool:
-        """False when there is nobody to write to."""
+        """Returns False if the caller is gone."""
         if self._transport is None or self._transport.is_closing():
             return False
         self._transport.write(data)
         return True
 
     def close(self) -> None:
-        """Say goodbye properly: what was written goes out, then FIN."""
+        """Close in order: send everything that was written, then FIN."""
         if self._transport is not None:
             self._transport.close()
 
     def reset(self) -> None:
-        """Hang up: RST, and what was not sent yet never is."""
+        """Send RST, and drop everything that was not sent yet."""
         if self._transport is None:
             return
         raw_socket = self._transport.get_extra_info("socket")
@@ -175,8 +175,8 @@ class SandboxConnection(asyncio.Protocol):
         self._transport.abort()
 
     def abort(self) -> None:
-        """End it now, and whatever was still to be done on its behalf."""
-        self._aborted = True  # it may have been accepted and not begun
+        """End it at once, with everything still to be done for it."""
+        self._aborted = True  # it may have been accepted and not started
         self.reset()
         if self.task is not None:
             self.task.cancel()
@@ -197,7 +197,8 @@ class SandboxConnection(asyncio.Protocol):
             self._on_end(self)
 
     async def _wait_until(self, condition: Callable[[], bool], seconds: float) -> None:
-        """Returns when it is so, when the caller has gone, or when the time is up; the asker looks which."""
+        """Wait until the condition holds, the caller has gone, or the time is up. The caller of this method checks
+        which."""
         try:
             async with asyncio.timeout(seconds):
                 while not condition() and not self.disconnected.is_set():

@@ -1,4 +1,4 @@
-"""What the provider promises about a repeated idempotency key, and the book in which it keeps that promise."""
+"""The provider's promise for a repeated idempotency key, and the store of keys that keeps it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Contract(StrEnum):
 
 
 CONTRACTS_HELP = {
-    Contract.REPLAYED: "every executed answer is stored and replayed: successes, declines, and 500s too",
-    Contract.REEXECUTED: "work that succeeded is replayed, whatever was answered; work that failed is done again",
+    Contract.REPLAYED: "every executed response is stored and replayed: successes, declines, and 500s too",
+    Contract.REEXECUTED: "work that succeeded is replayed, whatever its response was; work that failed is done again",
     Contract.NOT_STORED: "only 2xx are stored: a 500 after the commit is forgotten, and a re-send charges AGAIN",
     Contract.NONE: "the key is ignored: every arrival is executed",
 }
@@ -37,9 +37,10 @@ def parse_contract(name: str) -> Contract:
 def stored_response(
     contract: Contract, committed: SandboxResponse | None, response_sent: SandboxResponse
 ) -> SandboxResponse | None:
-    """What is stored under the key: `committed` is what the bank did, `answered` what the provider said about it.
+    """The response to store under the key. `committed` is the result of the bank, `response_sent` the response that the
+    provider sent about it.
 
-    They differ only in a 500 (said after the commit, or instead of it). Refusals are stored by nobody.
+    They differ only for a 500 (sent after the commit, or instead of it). No contract stores refusals.
     """
     if contract is Contract.REPLAYED:
         return response_sent if response_sent.executed else None
@@ -59,7 +60,8 @@ class KeyRecord:
 
 
 class KeyStore:
-    """Every key that was claimed is either settled or released; a released one is as if never used.
+    """The keys in use. Every claimed key is later finished, with a response or free again, as if it had never been
+    used.
 
     Each sub-account has keys of its own: the same key of two accounts is two keys.
     """
@@ -70,7 +72,7 @@ class KeyStore:
         self._records: dict[tuple[str | None, str], KeyRecord] = {}
 
     def claim(self, key: str, fingerprint: str, account: str | None = None) -> SandboxResponse | None:
-        """None: the key is yours, do the work. Otherwise what to answer instead."""
+        """Claim the key. None: it is free, do the work. Otherwise the response to send instead."""
         if len(key) > KEY_LENGTH_MAX:
             return error_response(
                 400,
@@ -99,7 +101,7 @@ class KeyStore:
         return record.response.with_headers(("Idempotent-Replayed", "true"))
 
     def finish(self, key: str, response: SandboxResponse | None, account: str | None = None) -> None:
-        """Store the answer, or free the key where nothing is stored."""
+        """Store the response, or free the key if nothing is stored."""
         record = self._records.get((account, key))
         if record is not None and response is not None:
             record.response = response
@@ -110,11 +112,11 @@ class KeyStore:
         self._records.clear()
 
     def _is_expired(self, record: KeyRecord) -> bool:
-        """Past the window. A running one never is."""
+        """Whether the key window is over. A running request's key never expires."""
         return record.response is not None and record.first_used_at <= self._clock() - self._window_s
 
     def _drop_expired(self) -> None:
-        """Records stand in the order of their first use, so the old ones are in front."""
+        """Drop old records. They are in the order of their first use, so the oldest are in front."""
         while self._records:
             name, record = next(iter(self._records.items()))
             if not self._is_expired(record):

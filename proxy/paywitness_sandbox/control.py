@@ -1,6 +1,6 @@
-"""The routes under /_sandbox/: look at what happened, and choose what happens next. Made for a person with curl.
+"""The routes under /_sandbox/, for a person with curl: read what happened, and choose what happens next.
 
-Control requests are not arrivals: they are not logged, not counted, and no fault touches them.
+Control requests are no arrivals: they are not logged or counted, and no fault touches them.
 """
 
 from __future__ import annotations
@@ -47,38 +47,38 @@ EVENTS_LIMIT_DEFAULT = 1_000
 
 ROUTES_HELP = {
     "GET /_sandbox/": "this page",
-    "GET /_sandbox/ledger?order=&key=&charge=&kind=&account=&limit=": "what really happened to the money",
-    "GET /_sandbox/requests?order=&key=&limit=": "what arrived, and what became of it",
+    "GET /_sandbox/ledger?order=&key=&charge=&kind=&account=&limit=": "every effect on the money",
+    "GET /_sandbox/requests?order=&key=&limit=": "every arrival, and its result",
     "GET /_sandbox/faults": "the schedule in force",
     "PUT /_sandbox/faults": 'a new schedule: {"seed": 7, "faults": {"drop_after_commit": 0.1}, "latency": ..., '
     '"slow_reads_s": 0.5, "read_faults": "error_500,-,hang*" | {"unauthorized": 0.2}, ...}',
-    "DELETE /_sandbox/faults": "no schedule: only Sandbox-Fault headers make trouble",
-    "PUT /_sandbox/contract": 'what a repeated key means: {"contract": "replayed"}',
+    "DELETE /_sandbox/faults": "no schedule: only Sandbox-Fault headers cause faults",
+    "PUT /_sandbox/contract": 'the contract of a repeated key: {"contract": "replayed"}',
     "POST /_sandbox/outage": 'an outage from now on: {"mode": "refuse" | "hang" | a fault, "duration_s": 5}',
     "POST /_sandbox/charges/{charge}/settle": 'end processing or 3DS: {"status": "succeeded" | "failed"}',
-    "POST /_sandbox/charges/{charge}/reverse": "the provider takes back what had succeeded",
-    "POST /_sandbox/charges/{charge}/dispute": 'open a dispute: {"amount": 500}, or all that is left',
+    "POST /_sandbox/charges/{charge}/reverse": "the provider takes back a charge that had succeeded",
+    "POST /_sandbox/charges/{charge}/dispute": 'open a dispute: {"amount": 500}, or the rest of the charge',
     "POST /_sandbox/disputes/{dispute}/settle": 'end a dispute: {"status": "won" | "lost"}',
     "POST /_sandbox/refunds/{refund}/settle": 'end a pending refund: {"status": "succeeded" | "failed"}',
     "POST /_sandbox/refunds/{refund}/fail": "a refund that had succeeded fails after all",
     "POST /_sandbox/payouts/{payout}/settle": 'end a pending payout: {"status": "paid" | "failed"}',
     "POST /_sandbox/payouts/{payout}/reverse": "a payout that was paid comes back",
-    "GET /_sandbox/webhooks?type=&object=&limit=": "where events go, what was sent, and how it was received",
-    "PUT /_sandbox/webhooks": 'tell events: {"url": "http://...", "secret": "whsec_test", '
+    "GET /_sandbox/webhooks?type=&object=&limit=": "the endpoint, the events sent, and their results",
+    "PUT /_sandbox/webhooks": 'send events: {"url": "http://...", "secret": "whsec_test", '
     '"scheme": "hmac_sha256" | "stripe", "mode": "normal", "delay_s": 0, "events": ["charge.*"], "tries_max": 5}',
-    "DELETE /_sandbox/webhooks": "tell nobody; what was sent stays listed",
+    "DELETE /_sandbox/webhooks": "send no more events; those sent stay listed",
     "POST /_sandbox/webhooks/{event}/resend": "send an event once more, properly signed",
     "POST /_sandbox/reset": "empty the ledger and everything else, back to the options of the start",
 }
 HEADERS_HELP = {
-    "Sandbox-Fault": "what happens by arrival: `drop_after_commit`, `error_503,-,slow(slow_s=0.5)`, `html_502*`",
-    "Sandbox-Webhook": "how the events of this request are told: `early`, `late(delay_s=2)`, `twice`, `forged`, ...",
+    "Sandbox-Fault": "the fault of each arrival: `drop_after_commit`, `error_503,-,slow(slow_s=0.5)`, `html_502*`",
+    "Sandbox-Webhook": "how the events of this request are sent: `early`, `late(delay_s=2)`, `twice`, `forged`, ...",
     "Sandbox-Contract": "the contract for this request: " + ", ".join(Contract),
 }
 
 
 class ControlledSandbox(Protocol):
-    """What there is to control."""
+    """The parts of the sandbox that the control routes use."""
 
     @property
     def options(self) -> SandboxOptions: ...
@@ -128,7 +128,7 @@ def control(sandbox: ControlledSandbox, request: Request) -> SandboxResponse:
 def show_help(sandbox: ControlledSandbox, request: Request) -> SandboxResponse:
     return page_response(
         {
-            "what": "A payment provider that fails on demand, and a ledger of what really happened.",
+            "what": "A payment provider that fails on demand, and a ledger of every effect.",
             "contract": sandbox.contract,
             "contracts": CONTRACTS_HELP,
             "routes": ROUTES_HELP,
@@ -267,7 +267,7 @@ def reverse_payout(sandbox: ControlledSandbox, request: Request) -> SandboxRespo
 
 
 def status_in(request: Request, good: str, bad: str) -> str:
-    """How it ends; well, if nothing is said."""
+    """The end that the request names; the good one by default."""
     status = request.tree.get("status", good)
     if status not in (good, bad):
         raise ValueError(f"status is {good} or {bad}")
@@ -295,7 +295,7 @@ def show_webhooks(sandbox: ControlledSandbox, request: Request) -> SandboxRespon
 
 def put_webhooks(sandbox: ControlledSandbox, request: Request) -> SandboxResponse:
     if not request.tree:
-        raise ValueError("an endpoint has a url and a secret; DELETE /_sandbox/webhooks tells nobody")
+        raise ValueError("an endpoint has a url and a secret; DELETE /_sandbox/webhooks turns events off")
     sandbox.webhooks.set_endpoint(request.tree)
     return show_webhooks(sandbox, request)
 

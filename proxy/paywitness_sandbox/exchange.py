@@ -1,4 +1,4 @@
-"""One request and its response, as the steps of which every fault is made; and what a fault is.
+"""One request and its response, as the steps of which every fault is made; and the base class of faults.
 
     read      read the whole request; the provider does not know of it yet
     receive   read it, and claim its idempotency key (from here a second request under the key gets 409)
@@ -6,7 +6,7 @@
               (an early event has been sent when `execute` returns)
     respond   send a whole response; or write, close, reset for anything less
 
-An exchange that ends without `execute` frees the key: nothing happened.
+An exchange that ends without `execute` frees the key, because nothing happened.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ class SandboxExchange:
     # -- the provider's side --------------------------------------------------------------------------------------
 
     async def read(self) -> None:
-        """Raises CallerGone when the caller never finished its request."""
+        """Raises CallerGone if the caller never finished its request."""
         await self._connection.read(self.request)
         self.arrival.order = self.request.order
 
     async def receive(self) -> None:
-        """Raises CallerGone when the caller never finished its request."""
+        """Raises CallerGone if the caller never finished its request."""
         await self.read()
         self._claim = self._provider.claim(self.request)
         if self._delay_s > 0:
             await asyncio.sleep(self._delay_s)
 
     async def execute(self, commit_wrapper: CommitWrapper = commit_normally) -> SandboxResponse:
-        """The provider's own answer: of the work done now, or stored from an earlier arrival."""
+        """The provider's own response: of the work done now, or stored from an earlier arrival."""
         if self._claim is None:
-            raise RuntimeError("a fault executes only what it has received")
+            raise RuntimeError("a fault must receive a request before it executes it")
         response = self._provider.execute(self._claim, self.request, self.arrival, commit_wrapper)
         await self._provider.publisher.publish(self.request)
         return response
@@ -69,7 +69,7 @@ class SandboxExchange:
             self._provider.release(self._claim)
 
     def other_object_response(self, response: SandboxResponse) -> SandboxResponse | None:
-        """The latest answer to the same kind of request that was about another object."""
+        """The latest response to the same kind of request that was about another object."""
         return self._provider.other_object_response(self.request, response)
 
     # -- the wire's side ------------------------------------------------------------------------------------------
@@ -79,14 +79,14 @@ class SandboxExchange:
         self.mark_responded(response.status_code)
 
     def head(self, response: SandboxResponse, *more: tuple[str, str], length: int | None = None) -> bytes:
-        """The head of an answer as this provider writes it; `length` may lie."""
+        """The head of a response as this provider writes it. `length` may be wrong on purpose."""
         standard_headers = [("Date", formatdate(self._provider.clock(), usegmt=True)), ("Request-Id", self.request_id)]
         if not self.keeps_alive:
             standard_headers.append(("Connection", "close"))
         return response.head(*standard_headers, *more, length=length)
 
     def mark_responded(self, status_code: int) -> None:
-        """What was written amounts to a whole response of this status, if there was anybody to write to."""
+        """Note that a whole response of this status was written, if the caller was still there."""
         if not self._connection.usable:
             return
         self.responded = True
@@ -102,7 +102,7 @@ class SandboxExchange:
         self._connection.reset()
 
     async def hang(self, seconds: float) -> None:
-        """Say nothing until the caller leaves, or the time is up."""
+        """Send nothing until the caller leaves, or the time is up."""
         try:
             async with asyncio.timeout(seconds):
                 await self._connection.disconnected.wait()
@@ -126,12 +126,12 @@ class Fault(ABC):
 
     @abstractmethod
     async def apply(self, exchange: SandboxExchange) -> None:
-        """Carry the exchange to its end. An exchange left without a whole answer has its connection closed."""
+        """Handle the exchange to its end. If no whole response was sent, the connection is closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoFault(Fault):
-    """Does the work and answers, as a provider should."""
+    """Does the work and responds, as a provider should."""
 
     name: ClassVar[str] = "-"
 

@@ -1,4 +1,4 @@
-"""The listening socket: open, shut for an outage in which nobody listens, and open again at the same address."""
+"""The listening socket: open, closed during an outage that refuses connections, and open again at the same address."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paywitness_sandbox.connection import SandboxConnection
 from paywitness_sandbox.faults.selection import ActiveSchedule
 
 BACKLOG = 1024
-WAIT_S_MIN = 0.001  # a clock that is a little behind its timer must not make us spin
+WAIT_S_MIN = 0.001  # a clock slightly behind its timer must not make the loop spin
 
 
 class SandboxListener:
@@ -50,7 +50,7 @@ class SandboxListener:
     async def close(self) -> None:
         if self._schedule_task is not None:
             self._schedule_task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):  # we have just asked for it
+            with contextlib.suppress(asyncio.CancelledError):  # we have just cancelled it
                 await self._schedule_task
         if self._server is not None:
             await _close_server(self._server)
@@ -61,7 +61,7 @@ class SandboxListener:
         self._changed.set()
 
     async def _follow_schedule(self) -> None:
-        """Open or shut as the schedule in force says; looks again when it changes or a window begins or ends."""
+        """Open or close as the schedule in force says. Check again when it changes, or when a window begins or ends."""
         while True:
             self._changed.clear()
             refuses = self._active_schedule().refuses()
@@ -90,7 +90,7 @@ class SandboxListener:
         server, self._server = self._server, None
         family, address = server.sockets[0].family, server.sockets[0].getsockname()
         await _close_server(server)
-        # Bound but not listening: callers are refused, and nobody else takes the port meanwhile.
+        # Bound but not listening: callers are refused, and no other process takes the port meanwhile.
         self._placeholder = socket.socket(family, socket.SOCK_STREAM)
         self._placeholder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._placeholder.bind(address)
@@ -98,7 +98,7 @@ class SandboxListener:
 
 
 async def _close_server(server: asyncio.Server) -> None:
-    """Close it, after what it has accepted has begun: asyncio would lose the sockets of those."""
+    """Close the server after its accepted connections have started. Otherwise asyncio would lose their sockets."""
     loop = asyncio.get_running_loop()
     for listening in server.sockets:
         loop.remove_reader(listening.fileno())

@@ -1,7 +1,7 @@
 """Requests and responses. A request as it arrives: its head first, its body once complete, and the body as nested
-dictionaries. A response is a value that the dialects and the faults make; it is turned into bytes here alone.
+dictionaries. A response is a value that the dialects and the faults make. Only this module turns it into bytes.
 
-JSON and forms become the same kind of tree. What the provider does with a request is decided elsewhere.
+JSON and forms become the same kind of tree. Other modules decide what to do with a request.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Tree = dict[str, object]
 
 
 class InvalidBody(ValueError):
-    """The body is not what its content type says."""
+    """The body does not fit its content type."""
 
 
 def parse_body(content_type: str, body: bytes) -> Tree:
     if not body.strip():
         return {}
-    # curl says "form" of whatever it posts: a body that begins as an object is one.
+    # curl sends everything as "form". A body that begins like a JSON object is one.
     is_object = body.lstrip().startswith(b"{")
     if content_type.partition(";")[0].strip().lower() == "application/x-www-form-urlencoded" and not is_object:
         return parse_form(body)
@@ -66,7 +66,7 @@ def parse_form(body: bytes) -> Tree:
 
 
 def order_in(tree: Tree) -> str | None:
-    """The order a body names, as both dialects write it: metadata.order_id."""
+    """The order that a body names, in both dialects: metadata.order_id."""
     metadata = tree.get("metadata")
     order = metadata.get("order_id") if isinstance(metadata, dict) else None
     return None if order is None else str(order)
@@ -79,7 +79,7 @@ ACCOUNT_HEADERS = ("acme-account", "stripe-account")
 
 
 class Request:
-    """The head; `body` and what is read from it mean something only once the wire has set `complete`."""
+    """A request. `body`, and everything read from it, is valid only once the connection has set `complete`."""
 
     def __init__(self, method: str, target: str, headers: dict[str, str], keep_alive: bool) -> None:
         self.method = method
@@ -94,12 +94,12 @@ class Request:
 
     @property
     def key(self) -> str | None:
-        """The idempotency key; reads have none, whatever they send."""
+        """The idempotency key. Reads have none, even if they send one."""
         return self.headers.get("idempotency-key") or None if self.method == "POST" else None
 
     @property
     def account(self) -> str | None:
-        """The sub-account it acts for, as either dialect names it."""
+        """The sub-account that the request acts for, in either dialect."""
         return next((self.headers[name] for name in ACCOUNT_HEADERS if self.headers.get(name)), None)
 
     @property
@@ -108,7 +108,7 @@ class Request:
 
     @cached_property
     def query(self) -> dict[str, str]:
-        """Raises InvalidBody: too much is too much in the address as well."""
+        """Raises InvalidBody, also for too many fields."""
         try:
             return dict(parse_qsl(self._query, keep_blank_values=True, max_num_fields=FIELDS_MAX))
         except ValueError as error:
@@ -116,47 +116,47 @@ class Request:
 
     @cached_property
     def tree(self) -> Tree:
-        """The body as a tree; raises InvalidBody."""
+        """The body as a tree. Raises InvalidBody."""
         return parse_body(self.headers.get("content-type", "application/json"), bytes(self.body))
 
     @cached_property
     def fingerprint(self) -> str:
-        """What makes two requests under one key the same request."""
+        """Two requests under one key are the same request if this is equal."""
         digest = hashlib.sha256(f"{self.method} {self.target}\n".encode("utf-8", "surrogateescape"))
         digest.update(self.body)
         return digest.hexdigest()
 
     @property
     def order_in_head(self) -> str | None:
-        """POST /v1/orders/{order}/pay"""
+        """The order in POST /v1/orders/{order}/pay."""
         return self.segments[2] if len(self.segments) == 4 and self.segments[:2] == ("v1", "orders") else None
 
     @cached_property
     def order(self) -> str | None:
-        """The order it is about: in the path, else in the body's metadata."""
+        """The order of the request: from the path, else from the body's metadata."""
         if self.order_in_head is not None or not self.body:
             return self.order_in_head
         try:
             return order_in(self.tree) or self._reference
-        except InvalidBody:  # an unreadable body names no order; the dialect will say what is wrong with it
+        except InvalidBody:  # an unreadable body names no order; the dialect reports the problem
             return None
 
     @property
     def _reference(self) -> str | None:
-        """A payout that names no order is known by its reference."""
+        """The reference of a payout, which identifies a payout without an order."""
         reference = self.tree.get("reference") if self.segments == ("v1", "payouts") else None
         return reference if isinstance(reference, str) else None
 
     @property
     def identity_in_head(self) -> str | None:
-        """Who it is, when the head alone tells."""
+        """The identity, if the head alone gives it."""
         if self.key is not None:
             return f"key:{self.key}" if self.account is None else f"key:{self.account}:{self.key}"
         return None if self.order_in_head is None else f"order:{self.order_in_head}"
 
     @property
     def identity(self) -> str:
-        """What makes two arrivals tries of the same thing: the key, else the order, else the very bytes."""
+        """Arrivals with equal identities are attempts of the same thing: the key, else the order, else the bytes."""
         if self.identity_in_head is not None:
             return self.identity_in_head
         if self.method == "POST" and self.order is not None:
@@ -165,11 +165,11 @@ class Request:
 
 
 # --- Responses
-# What the provider says: a value, made by the dialects and the faults, turned into bytes here and nowhere else.
+# A response of the provider: a value, made by the dialects and the faults. Only this module turns it into bytes.
 
 Headers = tuple[tuple[str, str], ...]
 
-# Said before any work began, so no contract stores them under a key.
+# Sent before any work began, so no contract stores them under a key.
 NOT_EXECUTED_STATUSES = frozenset({400, 401, 403, 404, 405, 409, 413, 429, 431, 503, 507})
 
 
@@ -180,11 +180,11 @@ class SandboxResponse:
     content_type: str = "application/json"
     headers: Headers = ()
     failed: bool = False
-    """The work was done and its result is a failure: a decline, whatever the status says."""
+    """The work was done and its result is a failure: a decline, with any status."""
 
     @property
     def executed(self) -> bool:
-        """The provider had begun the work when it said this."""
+        """Whether the provider had begun the work before this response."""
         return self.status_code not in NOT_EXECUTED_STATUSES
 
     @property
@@ -195,7 +195,7 @@ class SandboxResponse:
         return replace(self, headers=self.headers + more)
 
     def head(self, *more: tuple[str, str], length: int | None = None) -> bytes:
-        """Status line and headers; `length` may lie. A length below zero leaves Content-Length out."""
+        """Status line and headers. `length` may be wrong on purpose. A length below zero leaves Content-Length out."""
         lines = [f"HTTP/1.1 {self.status_code} {reason_phrase(self.status_code)}", f"Content-Type: {self.content_type}"]
         length = len(self.body) if length is None else length
         if length >= 0:
@@ -221,7 +221,7 @@ def json_response(
 def error_response(
     status_code: int, kind: str, message: str, *, code: str | None = None, **more: object
 ) -> SandboxResponse:
-    """Both dialects complain in the same shape: `{"error": {"type": ..., "code": ..., "message": ...}}`."""
+    """Both dialects use the same form for errors: `{"error": {"type": ..., "code": ..., "message": ...}}`."""
     error: dict[str, object] = {"type": kind, "message": message}
     if code is not None:
         error["code"] = code
@@ -244,12 +244,12 @@ def internal_error() -> SandboxResponse:
 
 
 def misuse(message: str, code: str, **more: object) -> SandboxResponse:
-    """The person at the keyboard asked the sandbox itself for something it does not have."""
+    """The error for a request to the sandbox itself that it cannot fulfil."""
     return error_response(400, "sandbox_error", message, code=code, **more)
 
 
 # --- Arrivals
-# The log of requests that reached the provider, whatever became of them. The newest are kept, the rest counted.
+# The log of requests that reached the provider, with any result. The newest are kept, the older ones only counted.
 
 ARRIVALS_MAX = 100_000
 
@@ -264,12 +264,12 @@ class SandboxArrival:
     order: str | None = None
     fault: str | None = None
     executed: bool = False
-    """The bank did the work for this arrival, and not for an earlier one."""
+    """Whether the bank did the work for this arrival, and not for an earlier one."""
     replayed: bool = False
     effects: int = 0
-    """Lines this arrival wrote into the ledger."""
+    """The entries that this arrival wrote into the ledger."""
     answered: int | None = None
-    """Status of the whole response that was written; None when none was."""
+    """Status of the whole response that was written. None if none was."""
 
     def as_json(self) -> dict[str, object]:
         return asdict(self)

@@ -1,4 +1,4 @@
-"""How a sandbox is set up: one frozen value, checked when it is made."""
+"""The options of a sandbox: one frozen value, checked when it is made."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ class SandboxOptions:
     contract: Contract | str = Contract.REPLAYED
     seed: int = 1
     schedule: Mapping[str, object] = field(default_factory=dict)
-    """As PUT /_sandbox/faults takes it."""
+    """In the form of PUT /_sandbox/faults."""
     api_keys: tuple[str, ...] = ()
-    """When given, every provider route wants one of them."""
+    """If given, every provider route requires one of them."""
     key_window_s: float = 86_400.0
-    """Keys are forgotten after this; a day, as Stripe's."""
+    """Keys are forgotten after this time; a day, as at Stripe."""
     search_lag_s: float = 0.0
-    """A new charge is found by lists and searches only after this; by its name it is found at once."""
+    """Lists and searches find a new charge only after this time. By its id it is found at once."""
     hang_s: float = 60.0
-    """Faults that never answer close the connection after this."""
+    """Faults without a response close the connection after this time."""
     late_s: float = 10.0
-    """How late the late faults are: later than most callers wait."""
+    """The delay of late faults: longer than most callers wait."""
     ledger_max: int = ENTRIES_MAX
     arrivals_max: int = ARRIVALS_MAX
     webhooks: Mapping[str, object] = field(default_factory=dict)
-    """As PUT /_sandbox/webhooks takes it; empty: nobody is told."""
+    """In the form of PUT /_sandbox/webhooks. Empty: no events are sent."""
     clock: Clock = wall_clock
 
     def __post_init__(self) -> None:
@@ -44,5 +44,5 @@ class SandboxOptions:
 
     @property
     def fault_defaults(self) -> dict[str, float]:
-        """Fault parameters that are set for the whole sandbox, by their name."""
+        """Fault parameters that are set for the whole sandbox, by name."""
         return {"hang_s": self.hang_s, "late_s": self.late_s, "heal_s": self.late_s}

@@ -1,4 +1,4 @@
-"""How a person calls for something by name: `name` or `name(parameter=value, ...)`. Faults and webhook modes alike."""
+"""The syntax `name` or `name(parameter=value, ...)`, for faults and for webhook modes."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import math
 import re
 from collections.abc import Mapping
 
-PARAMETER_MAX = 3600.0  # an hour, for what is in seconds; nothing else comes near it
+PARAMETER_MAX = 3600.0  # an hour, for parameters in seconds; other values are far below it
 NAME_AND_PARAMETERS = re.compile(r"\s*(?P<name>[a-z0-9_]+)\s*(?:\((?P<parameters>[^()]*)\))?\s*")
 
 Parameters = dict[str, float | int]
 
 
 class InvalidParameter(ValueError):
-    """Not a name that is known here, or not a parameter of it."""
+    """The name is unknown, or it has no such parameter."""
 
 
 def split_name(text: str) -> tuple[str, str] | None:
-    """The name and what stands in its parentheses."""
+    """The name, and the text in its parentheses."""
     call = NAME_AND_PARAMETERS.fullmatch(text)
     return None if call is None else (call["name"], call["parameters"] or "")
 
 
 def read_parameters(name: str, text: str, known: Mapping[str, float | int]) -> Parameters:
-    """`retry_after_s=30` -> {"retry_after_s": 30}; whole where the default in `known` is whole."""
+    """`retry_after_s=30` -> {"retry_after_s": 30}. The number must be whole if the default in `known` is whole."""
     given: Parameters = {}
     for part in filter(str.strip, text.split(",")):
         parameter, _, value = (piece.strip() for piece in part.partition("="))
@@ -35,7 +35,7 @@ def read_parameters(name: str, text: str, known: Mapping[str, float | int]) -> P
 
 
 def format_with_parameters(name: str, parameters: Mapping[str, float | int]) -> str:
-    """As it would be called for with these parameters: `hang_after_commit(hang_s=60)`."""
+    """The text for a name with these parameters: `hang_after_commit(hang_s=60)`."""
     listed = ", ".join(f"{key}={value:g}" for key, value in parameters.items())
     return f"{name}({listed})" if listed else name
 

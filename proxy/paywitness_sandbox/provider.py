@@ -1,7 +1,7 @@
 """The provider without its network: it checks the API key and the idempotency key, finds the route and runs it.
 
-Everything here is synchronous, so nothing can happen between `execute` and the ledger. The routes of all dialects are
-listed here; a dialect lists its literal paths before those with placeholders.
+Everything here is synchronous, so nothing can happen between `execute` and the ledger. This module lists the routes of
+all dialects. A dialect lists its literal paths before those with placeholders.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _BY_METHOD_AND_LENGTH = _index_routes()
 
 
 def find_route(method: str, segments: Sequence[str]) -> tuple[SandboxRoute, dict[str, str]] | None:
-    """The first that fits; a dialect lists its literal paths before those with holes."""
+    """The first route that matches. A dialect lists its literal paths before those with placeholders."""
     for route in _BY_METHOD_AND_LENGTH.get((method, len(segments)), ()):
         names = route.match(segments)
         if names is not None:
@@ -50,7 +50,7 @@ CONTRACT_HEADER = "sandbox-contract"
 
 Commit = Callable[[], SandboxResponse]
 CommitWrapper = Callable[[Commit], SandboxResponse]
-"""How the work ends: is handed the commit, which it may or may not carry out, and says the provider's answer."""
+"""Wraps the commit: it gets the commit, runs it or not, and returns the provider's response."""
 
 
 def commit_normally(commit: Commit) -> SandboxResponse:
@@ -59,7 +59,7 @@ def commit_normally(commit: Commit) -> SandboxResponse:
 
 @dataclass(slots=True)
 class KeyClaim:
-    """A request's right to be executed; or the answer that it gets instead."""
+    """A request's right to be executed, or the response that it gets instead."""
 
     contract: Contract
     key: str | None = None
@@ -75,7 +75,7 @@ class SandboxProvider:
         self.contract = parse_contract(options.contract)
         self.ledger = Ledger(options.ledger_max)
         self.arrivals = ArrivalLog(options.arrivals_max)
-        # The start is part of the names, so that a restarted sandbox does not hand out the names of its last life.
+        # The start time is part of the ids, so that a restarted sandbox does not issue ids of its earlier run again.
         salt = f"{options.seed}:{clock():.6f}"
         self.bank = Bank(self.ledger, clock, salt=salt, search_lag_s=options.search_lag_s)
         self.publisher = EventPublisher(self.bank, clock, salt=salt, source=options.webhooks)
@@ -115,7 +115,7 @@ class SandboxProvider:
         arrival.effects = len(self.ledger) - effects_before
         if claim.key is not None:
             self.keys.finish(claim.key, stored_response(claim.contract, committed, response), claim.account)
-        # From here on the claim is spent: asked again, it gives the same answer and does nothing.
+        # From here on the claim is used up: another call returns the same response and does nothing.
         claim.key, claim.response = None, response
         return response
 
@@ -125,7 +125,7 @@ class SandboxProvider:
             claim.key = None
 
     def contract_of(self, request: Request) -> Contract:
-        """Raises ValueError for a contract that is none."""
+        """Raises ValueError for an unknown contract."""
         requested = request.headers.get(CONTRACT_HEADER)
         return self.contract if requested is None else parse_contract(requested)
 
@@ -149,7 +149,7 @@ class SandboxProvider:
         found = find_route(request.method, request.segments)
         if found is None:
             known = sorted(f"{route.method} {route.pattern}" for route in ROUTES)
-            message = f"There is no {request.method} {request.path} here. GET /_sandbox/ tells what there is."
+            message = f"There is no {request.method} {request.path} here. GET /_sandbox/ lists the routes."
             return error_response(404, "invalid_request_error", message, code="route_missing", routes=known)
         route, names = found
         try:
@@ -161,7 +161,7 @@ class SandboxProvider:
         return response
 
     def _is_authorized(self, authorization: str) -> bool:
-        """Bearer, or Basic with the key as the user's name. Without configured keys everybody is welcome."""
+        """Bearer, or Basic with the key as the user's name. Without configured keys every request is accepted."""
         if not self.options.api_keys:
             return True
         scheme, _, credentials = authorization.partition(" ")

@@ -1,4 +1,4 @@
-"""The sandbox as a whole: its door, its connections, and the life of one arrival.
+"""The sandbox as a whole: its listener, its connections, and the life of one arrival.
 
 async with Sandbox(SandboxOptions(contract="not_stored")) as sandbox:
     ...                                   # talk to sandbox.url
@@ -63,7 +63,7 @@ class Sandbox:
         self._listener = listener
 
     async def stop(self) -> None:
-        """Close the door and break off whatever is going on, commits to come included."""
+        """Close the listener and end everything under way, also commits still to come."""
         if self._listener is None:
             return
         await self._listener.close()
@@ -71,7 +71,7 @@ class Sandbox:
         tasks = [connection.task for connection in self._connections if connection.task is not None]
         for connection in list(self._connections):
             connection.abort()
-        await asyncio.gather(*tasks, return_exceptions=True)  # what went wrong in them was logged when it did
+        await asyncio.gather(*tasks, return_exceptions=True)  # their errors have been logged already
         await self._provider.publisher.close()
 
     async def __aenter__(self) -> Sandbox:
@@ -94,7 +94,7 @@ class Sandbox:
 
     @property
     def listening(self) -> bool:
-        """False in an outage that refuses, and when the sandbox is not open."""
+        """False in an outage that refuses, and while the sandbox is not open."""
         return self._listener is not None and self._listener.listening
 
     @property
@@ -103,7 +103,7 @@ class Sandbox:
             raise RuntimeError("the sandbox is not open")
         return self._listener
 
-    # -- look and choose ------------------------------------------------------------------------------------------
+    # -- reads and settings ---------------------------------------------------------------------------------------
 
     @property
     def options(self) -> SandboxOptions:
@@ -131,7 +131,7 @@ class Sandbox:
 
     @property
     def under_way(self) -> int:
-        """Exchanges that have not ended: hanging, dripping, or about to commit late."""
+        """The exchanges that have not ended: hanging, dripping, or about to commit late."""
         return sum(connection.busy for connection in self._connections)
 
     @property
@@ -142,17 +142,18 @@ class Sandbox:
         self._provider.contract = parse_contract(name)
 
     def set_schedule(self, source: Mapping[str, object]) -> None:
-        """Takes force at once, its dice and its times begun anew. A bad one raises and changes nothing."""
+        """Put a schedule in force at once, with fresh random numbers and times. An invalid one raises and changes
+        nothing."""
         self._active_schedule = self._activate(source)
         self._schedule_changed()
 
     def add_outage(self, source: Mapping[str, object]) -> None:
-        """`{"mode": "refuse", "duration_s": 5}`, from now on; start_s puts it off."""
+        """`{"mode": "refuse", "duration_s": 5}` begins now, or after its start_s."""
         self._active_schedule.add_outage(parse_outage(source, self._options.fault_defaults))
         self._schedule_changed()
 
     def reset(self) -> None:
-        """As at the start. Exchanges under way are broken off, so that no late commit reaches the fresh ledger."""
+        """Go back to the start. Exchanges under way are ended, so that no late commit reaches the fresh ledger."""
         for connection in list(self._connections):
             if connection.busy:
                 connection.abort()
@@ -181,7 +182,7 @@ class Sandbox:
         connection.reset()
 
     def _close_idle(self) -> None:
-        """The door was shut: idle connections end now, busy ones after their answer."""
+        """The listener was closed: end idle connections now, and busy ones after their response."""
         for connection in list(self._connections):
             connection.last_request = True
             if not connection.busy:
@@ -204,7 +205,7 @@ class Sandbox:
                 return
 
     async def _serve_request(self, connection: SandboxConnection, request: Request) -> bool:
-        """True when the connection may serve another request."""
+        """Returns True if the connection may serve another request."""
         if request.segments[:1] == (PREFIX,):
             await connection.read(request)
             return await self._serve_control(connection, request)
@@ -239,7 +240,8 @@ class Sandbox:
     async def _choose(
         self, connection: SandboxConnection, request: Request, by_chance: FaultChoice
     ) -> FaultChoice | SandboxResponse:
-        """The header wins over the schedule, its latency included; a header that makes no sense is answered."""
+        """The fault for the request. The header wins over the schedule, with its latency. An invalid header gets an
+        error response."""
         script = request.headers.get(FAULT_HEADER)
         try:
             self._provider.contract_of(request)

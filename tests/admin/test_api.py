@@ -220,7 +220,7 @@ async def test_filters_narrow_the_list(world: World, ask: Asker) -> None:
         ("key=" + "x" * 600, "key is longer than 512 characters"),
         ("amount=12", "amount is a number and a currency, such as 10.99 EUR"),
         ("amount=12.505%20EUR", "the amount has more decimals than EUR has"),
-        ("id=op_%25", "id is how an operation's id begins"),
+        ("id=op_%25", "id is the start of an operation's id"),
     ],
 )
 async def test_a_filter_that_is_not_understood_is_refused(ask: Asker, query: str, told: str) -> None:

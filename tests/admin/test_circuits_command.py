@@ -113,7 +113,7 @@ def test_an_order_that_was_not_confirmed_fails_and_says_what_to_do(
     monkeypatch.setattr(running.world.circuits, "force", down)
     result = type_in(running, *FORCE)
     assert result.exit_code == 1
-    assert "whether the order is in force is not known" in result.output
+    assert "unknown whether the command took effect" in result.output
 
 
 @pytest.mark.parametrize(

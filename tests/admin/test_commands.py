@@ -85,7 +85,7 @@ async def test_nobody_acts_without_the_token(world: World, act: Orders, path: st
         ("park", {"reason": ""}, "Say why"),
         ("park", {"reason": 7}, "reason is a text"),
         ("park", {"actor": ""}, "Say who does it"),
-        ("park", {"amount": "1.00"}, "There is no 'amount' in this order"),
+        ("park", {"amount": "1.00"}, "There is no member 'amount' in this command"),
         ("park", {"version": "2"}, "version is a whole number"),
         ("park", {"version": True}, "version is a whole number"),
         ("resolve", {"as": "paid", "evidence": EVIDENCE}, "as is succeeded or failed"),
@@ -124,7 +124,7 @@ async def test_what_is_not_offered_is_409_and_says_what_is(world: World, act: Or
     answer = await act(f"/v1/operations/{operation.id}/resolve", **{"as": "failed"}, evidence=EVIDENCE)
     assert (answer.status_code, answer.json["type"]) == (409, "urn:paywitness:problem:not-offered")
     assert answer.json["detail"] == (
-        "Not done: it has ended as succeeded; what is final is never overwritten. Offered now: nothing."
+        "Not done: it has ended as succeeded; what is final is never overwritten. Allowed now: nothing."
     )
     assert (answer.json["state"], answer.json["offered"]) == ("succeeded", [])
 
@@ -169,7 +169,7 @@ async def test_a_journal_that_does_not_answer_leaves_the_operator_in_no_false_ce
     await world.memory.close()
     answer = await act("/v1/operations/op_1/park")
     assert answer.status_code == 503
-    assert "whether the order was written down is not known" in answer.json["detail"]
+    assert "unknown whether the command was recorded" in answer.json["detail"]
 
 
 # --- lists
@@ -254,7 +254,7 @@ async def test_customers_who_never_came_back_leave_the_lists_but_are_found(world
     assert await ids("expired=true") == [newest.id, *(each.id for each in reversed(gone))]
     assert await ids("expired=true&key=gone-3") == [gone[3].id]
     refused = await ask("/v1/operations?expired=true&state=pending")
-    assert (refused.status_code, "expired stands alone" in refused.json["detail"]) == (400, True)
+    assert (refused.status_code, "expired cannot be combined" in refused.json["detail"]) == (400, True)
     assert await ids("key=gone-3") == [gone[3].id]
     assert len(await ids("order=order-17")) == 10
     page = (await ask("/v1/operations?limit=1")).json
@@ -300,7 +300,7 @@ async def test_what_was_not_shown_is_not_acted_on(world: World, act: Orders) -> 
         ({"filter": {"state": "unknown"}, "dry_run": "no"}, "dry_run is true or false"),
         ({"filter": {"state": "unknown"}, "limit": 501}, "limit is a whole number from 1 to 500"),
         ({"filter": {"state": "unknown"}, "operations": "op_1"}, "operations is a list"),
-        ({"filter": {"state": "unknown"}, "reference": "ch_1"}, "There is no 'reference'"),
+        ({"filter": {"state": "unknown"}, "reference": "ch_1"}, "There is no member 'reference'"),
         ({"filter": {"state": "unknown"}, "reason": ""}, "Say why"),
     ],
 )

@@ -80,7 +80,7 @@ async def test_whoever_waits_in_vain_is_answered_in_the_end(world: World) -> Non
         ("after=x", "after is a number"),
         ("limit=0", "limit is a number from 1 to 500"),
         ("wait_s=31", "wait_s is a number from 0 to 30"),
-        ("since=1", "There is no 'since' here"),
+        ("since=1", "There is no parameter 'since'"),
     ],
 )
 async def test_a_question_that_is_not_understood_is_refused(ask: Asker, query: str, says: str) -> None:

@@ -219,7 +219,7 @@ async def test_an_order_that_was_not_confirmed_says_so_and_is_told_all_the_same(
     redis.stop()
     answer = await ask(WRITE, method="POST", json=OPEN)
     assert (answer.status_code, answer.json["type"]) == (503, "urn:paywitness:problem:limits-unavailable")
-    assert "whether the order is in force is not known" in answer.json["detail"]
+    assert "unknown whether the command took effect" in answer.json["detail"]
     assert told == [
         CircuitForced("acme", CallGroup.WRITE, CircuitState.OPEN, "ada", "maintenance", 3600.0, confirmed=False)
     ]
@@ -260,8 +260,8 @@ async def test_what_is_not_there_says_what_is(ask: Asker, told: list[Any], path:
         ({"for": "8d"}, "give 1s to 7d"),
         ({"for": "soon"}, "give a duration such as"),
         ({"for": "500ms"}, "give 1s to 7d"),
-        ({"state": None, "for": 60}, "for belongs to a state"),
-        ({"until": "noon"}, "There is no 'until' in this order"),
+        ({"state": None, "for": 60}, "for needs a state"),
+        ({"until": "noon"}, "There is no member 'until' in this command"),
     ],
 )
 async def test_an_invalid_command_is_refused_and_nothing_changes(
@@ -276,7 +276,7 @@ async def test_an_invalid_command_is_refused_and_nothing_changes(
 async def test_an_order_without_a_state_is_a_slip_and_takes_nothing_back(ask: Asker) -> None:
     await ask(WRITE, method="POST", json=OPEN)
     answer = await ask(WRITE, method="POST", json=TAKE_BACK)
-    assert (answer.status_code, "Say which state" in answer.json["detail"]) == (400, True)
+    assert (answer.status_code, "Give a state" in answer.json["detail"]) == (400, True)
     assert (await write_circuit(ask))["state"] == "open"
 
 

@@ -130,7 +130,7 @@ def test_show_answers_in_its_first_line_and_tells_the_rest_in_order(running: Run
         "Timeline (UTC)",
         "2025-06-15 15:06:40  send recorded -> sending  (caller)",
         "2025-06-15 15:06:41  answer lost: money may have moved -> unknown  (caller)",
-        "attempt 1: no whole answer, first byte timeout; reached awaiting, 412 bytes written, 80 ms",
+        "attempt 1: no whole response, first byte timeout; reached awaiting, 412 bytes written, 80 ms",
         "read as network read timeout, effect possible (rule rule_of_network_read_timeout)",
         "in doubt: attempt 1",
         "decided: status inquiry after 2 s, because in_doubt_ask",
@@ -243,7 +243,7 @@ def test_the_token_is_found_where_run_keeps_it(running: Running, tmp_path: Path)
 def test_a_wrong_token_says_where_the_right_one_is(running: Running, token: str | None) -> None:
     result = call(running, "list", token=token)
     assert result.exit_code == 1
-    assert result.output.startswith("Error: The proxy does not accept the admin token, or none was given.")
+    assert result.output.startswith("Error: The sidecar does not accept the admin token, or none was given.")
     assert "PAYWITNESS_ADMIN_TOKEN" in result.output
 
 
@@ -264,7 +264,7 @@ def test_a_proxy_that_is_not_running_is_said_so(running: Running) -> None:
         address = f"127.0.0.1:{free.getsockname()[1]}"
         result = call(running, "list", "--admin", address)
     assert result.exit_code == 1
-    assert result.output.startswith(f"Error: No proxy answers at http://{address} (Connection refused).")
+    assert result.output.startswith(f"Error: No sidecar replies at http://{address} (Connection refused).")
     assert "paywitness run" in result.output
 
 
@@ -283,14 +283,14 @@ def test_a_port_that_is_not_ours_is_said_so(running: Running) -> None:
         thread.start()
         result = call(running, "list", "--admin", f"http://127.0.0.1:{listener.getsockname()[1]}")
         thread.join(10)
-    assert "but not as an admin port does" in result.output
+    assert "is not an admin port" in result.output
 
 
 @pytest.mark.parametrize("address", ["ftp://127.0.0.1", "http://", "http://127.0.0.1:99999", "http://127.0.0.1:1/path"])
 def test_an_address_that_is_none_is_said_so(running: Running, address: str) -> None:
     result = call(running, "list", "--admin", address)
     assert result.exit_code == 1
-    assert "is not the address of a proxy" in result.output
+    assert "is not the address of a sidecar" in result.output
 
 
 @pytest.mark.parametrize("command", [(), ("list",), ("show",)])

@@ -52,7 +52,7 @@ def test_a_resolution_asks_first_and_shows_the_money(running: Running) -> None:
     assert "Nothing was done." in refused.output
     assert stands(running, operation) == operation
     nobody = call(running, *arguments)
-    assert (nobody.exit_code, "Give --yes where nobody can be asked." in nobody.output) == (1, True)
+    assert (nobody.exit_code, "Without a terminal, give --yes." in nobody.output) == (1, True)
     agreed = call(running, *arguments, typed="y\n")
     assert agreed.exit_code == 0, agreed.output
     after = stands(running, operation)
@@ -83,7 +83,7 @@ def test_a_dry_run_does_nothing_and_says_what_is_not_offered(running: Running) -
     operation, paid = running.do(running.world.in_doubt()), running.do(running.world.succeeded())
     result = call(running, "cancel", operation.id, paid.id, *WHY, "--dry-run")
     assert result.exit_code == 0, result.output
-    assert "SUCCEEDED: 12.50 EUR was authorised  [cancel is not offered]" in result.output
+    assert "SUCCEEDED: 12.50 EUR was authorised  [cancel is not allowed]" in result.output
     assert "To cancel: 1 operation, 12.50 EUR.\nNothing was done." in result.output
     assert stands(running, operation) == operation
 

@@ -99,7 +99,7 @@ def test_explain_says_why_each_rule_above_did_not_apply() -> None:
     above = [line.split()[0] for line in lines[lines.index("  not by:") + 1 :]]
     assert above[0] == "succeeded"
     assert above[-1] == "in_doubt_same_key_is_safe"
-    assert "would only say it again (replayed)" in lines[-1]
+    assert "would only repeat it (replayed)" in lines[-1]
 
 
 # --- schema
@@ -147,7 +147,7 @@ def test_without_options_it_asks(tmp_path: Path) -> None:
 
 def test_without_an_output_it_prints_the_policy_alone() -> None:
     result = policy("new", "--openapi", OPENAPI)
-    assert result.output.startswith("# bank_payments_api: a beginning.")
+    assert result.output.startswith("# bank_payments_api: a starting policy.")
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_each_owner_is_told_in_its_own_error() -> None:
         ("MASTERDOWN Link with MASTER is down", "lost its primary"),
         ("LOADING Redis is loading the dataset in memory", "loading its data"),
         ("NOREPLICAS Not enough good replicas to write.", "too few replicas"),
-        ("BUSY Redis is busy running a script.", "holds it up"),
+        ("BUSY Redis is busy running a script.", "blocks it"),
         ("MOVED 3999 127.0.0.1:6381", "Redis Cluster"),
         ("NOPERM this user has no permissions", "may not do this"),
         ("ERR Error running script", "Error running script"),

@@ -212,7 +212,7 @@ async def test_a_new_schedule_ends_a_refusal(sandbox) -> None:
         ({"brownouts": [{"duration_s": 1, "error_probability": 2}]}, "error_probability is a number"),
         ({"apply_to": "some"}, "apply_to is one of all, writes, reads"),
         ({"slow_reads_s": -1}, "slow_reads_s is a number"),
-        ({"read_faults": "error_500*, -"}, "goes on for ever"),
+        ({"read_faults": "error_500*, -"}, "never ends"),
         ({"read_faults": {"sulk": 1}}, "unknown fault 'sulk'"),
         ({"read_faults": 5}, "read_faults is an object"),
         ({"seed": True}, "seed is a whole number"),

@@ -106,7 +106,7 @@ class TestPolicies:
     async def test_what_is_only_observed_is_told(self, installation: Installation) -> None:
         file = installation.policies / "acme.yaml"
         file.write_text(file.read_text() + "\nmode: observe\n")
-        assert "mode: observe: its calls pass as they came" in everything(await installation.examined())
+        assert "mode: observe: its calls pass unchanged" in everything(await installation.examined())
 
 
 class TestSecrets:
@@ -173,7 +173,7 @@ class TestSqlite:
     async def test_at_rest_its_identity_is_compared(self, installation: Installation) -> None:
         await make_journal(installation.home / "journal.db", SECRETS[IDENTITY_SECRET])
         before = {path.name: path.stat().st_mtime_ns for path in installation.home.iterdir()}
-        assert "under this one" in found(await installation.examined(), "journal identity").found
+        assert "with this secret" in found(await installation.examined(), "journal identity").found
         assert {path.name: path.stat().st_mtime_ns for path in installation.home.iterdir()} == before
         installation.environment[IDENTITY_SECRET] = "the identity of quite another journal, 9876543210"
         assert found(await installation.examined(), "journal identity").severity is Severity.UNFIT
@@ -186,7 +186,7 @@ class TestSqlite:
         assert await journal.healthy()
         await journal.close()
         assert f"process {os.getpid()} holds" in found(report, "journal held").found
-        assert "under this one" in found(report, "journal identity").found
+        assert "with this secret" in found(report, "journal identity").found
         assert "no process" in found(await installation.examined(), "journal held").found
 
     @pytest.mark.parametrize("kind", ["not a directory", "takes no files"])
@@ -268,7 +268,7 @@ class TestMachine:
         finally:
             sidecar.stop()
         for name in ("listen", "admin", "webhooks"):
-            assert "a sidecar answers" in found(report, f"port {name}").found
+            assert "a sidecar runs" in found(report, f"port {name}").found
 
     async def test_listening_to_the_network_is_a_warning(self, installation: Installation) -> None:
         report = await installation.examined(listen=Address("0.0.0.0", 0), webhooks=Address("0.0.0.0", 0))
@@ -298,13 +298,13 @@ class TestTime:
         assert not await looking.check_in_thread("a disk", hangs)
         over.set()
         assert found(looking.report, "a disk").severity is Severity.UNFIT
-        assert said == ["still looking at: a disk ..."]
+        assert said == ["still checking: a disk ..."]
 
     async def test_the_whole_is_bounded_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(check_runner, "WHOLE_S", 0.0)
         looking = CheckRunner(SystemClock(), lambda _: None)
         assert not await looking.check_in_thread("anything", lambda: [ok("anything", "fine")])
-        assert "not looked at" in found(looking.report, "anything").found
+        assert "not checked" in found(looking.report, "anything").found
 
     async def test_a_check_that_fails_is_unfit(self) -> None:
         def fails() -> Iterable[DoctorFinding]:

@@ -166,7 +166,7 @@ async def test_a_user_that_may_not_run_scripts_is_unfit(installation: Installati
 async def test_its_identity_is_compared(installation: Installation, server: RedisServer) -> None:
     url = f"{server.url}?prefix=mine:"
     server.ask("HSET", "mine:{j}:meta", "identity_check", check_value(SECRETS[IDENTITY_SECRET].encode()))
-    assert "under this one" in found(await installation.examined(journal=url), "journal identity").found
+    assert "with this secret" in found(await installation.examined(journal=url), "journal identity").found
     installation.environment[IDENTITY_SECRET] = "the identity of quite another journal, 9876543210"
     assert found(await installation.examined(journal=url), "journal identity").severity is Severity.UNFIT
 

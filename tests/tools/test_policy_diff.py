@@ -332,7 +332,7 @@ def test_cases_that_come_to_something_else_are_told_by_fact(folder: Path) -> Non
     lines = list(diff_lines([found], 10))
     assert "    late" in lines
     assert "      because: in_doubt_same_key_is_safe -> in_doubt_ask" in lines
-    assert lines[-1] == "1 of 1 provider differs: 1 fact, 0 rows, 0 codes; 1 of 3 cases come to something else."
+    assert lines[-1] == "1 of 1 provider differs: 1 fact, 0 rows, 0 codes; 1 of 3 cases have another result."
 
 
 def test_the_limit_bounds_the_cases_shown(folder: Path) -> None:
@@ -378,7 +378,7 @@ def test_directories_are_compared_by_provider(tmp_path: Path) -> None:
     assert f"bank: {old}/bank.yaml -> {new}/moved.yaml" in output
     assert f"other: removed ({old}/other.yaml)" in output
     assert f"third: added ({new}/third.yaml)" in output
-    assert "cases: none beside either of them" in output
+    assert "cases: neither policy has any" in output
     assert run(old, old).exit_code == 0
 
 

@@ -105,9 +105,9 @@ NO_EDIT = ("provider: acme ", "provider: acme  ")
 def test_an_edit_that_nothing_recorded_meets_is_no_difference(against: Against) -> None:
     result = against(("attempts: 4", "attempts: 5"), ("first_byte: 5s", "first_byte: 6s"))
     assert result.exit_code == 0, result.output
-    assert "looked at 4 operations, all of them." in result.output
-    assert "  4 would have gone the same way" in result.output
-    assert "decided otherwise then" not in result.output  # the engine decided as the replay does
+    assert "examined 4 operations, all of them." in result.output
+    assert "  4 would have been treated alike" in result.output
+    assert "are recorded with another decision" not in result.output  # the engine decided as the replay does
 
 
 def test_what_would_have_been_asked_about_is_told_with_its_money(
@@ -115,7 +115,7 @@ def test_what_would_have_been_asked_about_is_told_with_its_money(
 ) -> None:
     result = against(NEVER_RESENT)
     assert result.exit_code == 1
-    assert "  3 would have gone the same way" in result.output
+    assert "  3 would have been treated alike" in result.output
     assert "  1 would have been asked about instead of retried (4.00 EUR)" in result.output
     assert f"  {journal[2][LOST]} acme sale 4.00 EUR: asked about instead of retried, after attempt 1" in result.output
     assert (
@@ -128,7 +128,7 @@ def test_what_would_have_been_asked_about_is_told_with_its_money(
 def test_an_answer_that_is_kept_is_read_again(against: Against) -> None:
     output = against(*SOFTER).output
     assert "1 would have been read as issuer_soft_decline instead of issuer_hard_decline (2.00 EUR)" in output
-    assert "  3 would have gone the same way" in output
+    assert "  3 would have been treated alike" in output
 
 
 def test_a_status_alone_decides_where_a_row_asks_for_no_more(against: Against) -> None:
@@ -141,7 +141,7 @@ def test_what_a_new_row_would_have_to_read_and_nobody_kept_is_said(against: Agai
     row = "  - {status: 500, when: \"error.code == 'x'\", as: validation_error}\n"
     result = against((FIRST_ROW, FIRST_ROW + row))
     assert result.exit_code == 0
-    assert "  3 would have gone the same way" in result.output
+    assert "  3 would have been treated alike" in result.output
     assert "  1 could not be replayed: an answer that a changed row would have to read is not kept" in result.output
 
 
@@ -149,7 +149,7 @@ def test_a_row_below_the_one_that_read_it_needs_no_answer(against: Against) -> N
     last = "  - {status: 503, when: \"error.code == 'overloaded'\", as: temporary_provider_error, effect: none}\n"
     row = "  - {status: 404, when: \"error.code == 'x'\", as: rate_limited}\n"
     result = against((last, last + row))
-    assert "  4 would have gone the same way" in result.output
+    assert "  4 would have been treated alike" in result.output
 
 
 def test_without_a_key_that_is_the_reason(against: Against) -> None:
@@ -169,14 +169,14 @@ def test_an_open_operation_is_recognised_again_by_its_request(against: Against) 
         ("take_from: [header:Idempotency-Key, body:metadata.order_id]", "take_from: [body:metadata.order_id]")
     ).output
     assert "1 would have been keyed otherwise (8.00 EUR)" in output
-    assert "  of 3 it is not known whether they would be recognised and keyed alike" in output
+    assert "  of 3 it is unknown whether they would be recognised under the same key" in output
     assert "key_from header:Idempotency-Key" in output
     assert "key_from body:metadata.order_id" in output
 
 
 def test_an_old_policy_that_was_not_in_force_then_is_noticed(against: Against) -> None:
     result = against(("attempts: 4", "attempts: 5"), old=(NEVER_RESENT,))
-    assert "  1 were decided otherwise then than the old policy decides" in result.output
+    assert "  1 are recorded with another decision than the old policy makes" in result.output
 
 
 def test_machines_are_told_the_same(against: Against, journal: tuple[str, Path, dict[str, str]]) -> None:
@@ -188,10 +188,10 @@ def test_machines_are_told_the_same(against: Against, journal: tuple[str, Path, 
 
 def test_examples_and_operations_are_bounded(against: Against) -> None:
     few = against(NEVER_RESENT, more=("--limit", "0"))
-    assert "Such as:" not in few.output
+    assert "Examples:" not in few.output
     assert few.exit_code == 1
     newest = against(NEVER_RESENT, more=("--newest", "1"))
-    assert "looked at 1 operation, the newest (--newest)." in newest.output
+    assert "examined 1 operation, the newest (--newest)." in newest.output
     assert newest.exit_code == 0
 
 
@@ -224,8 +224,8 @@ async def test_a_request_that_was_not_stored_whole_is_not_recognised_by_what_is_
         await close(world)
     edit = ("take_from: [header:Idempotency-Key, body:metadata.order_id]", "take_from: [body:metadata.order_id]")
     result = await asyncio.to_thread(against, edit, old=secret, url=f"sqlite:///{path}")
-    assert "  1 would have gone the same way" in result.output
-    assert "  of 1 it is not known whether" in result.output
+    assert "  1 would have been treated alike" in result.output
+    assert "  of 1 it is unknown whether" in result.output
 
 
 async def test_a_long_look_says_how_far_it_is(journal: tuple[str, Path, dict[str, str]]) -> None:
@@ -242,7 +242,7 @@ async def test_a_long_look_says_how_far_it_is(journal: tuple[str, Path, dict[str
     async with open_read_only(journal[0], KEYS) as recorded:
         found = await Backtest(diff(POLICY, POLICY), recorded, Slow(), said.append).run(newest=10, examples=0)
     assert (found.examined, found.same, found.complete) == (4, 4, True)
-    assert said[0] == "looked at 2 operations, 0 differ ..."
+    assert said[0] == "examined 2 operations, 0 differ ..."
 
 
 async def test_less_patience_gives_up_on_an_answer_that_came(against: Against, tmp_path: Path) -> None:
@@ -293,8 +293,8 @@ async def test_the_replay_decides_what_the_engine_decided(against: Against, tmp_
         await close(world)
     result = await asyncio.to_thread(against, NO_EDIT, old=QUICK, url=f"sqlite:///{path}")
     assert recorded >= len(FAULTS)
-    assert f"  {recorded} would have gone the same way" in result.output, result.output
-    assert "decided otherwise then" not in result.output, result.output
+    assert f"  {recorded} would have been treated alike" in result.output, result.output
+    assert "are recorded with another decision" not in result.output, result.output
 
 
 @pytest.fixture
@@ -308,7 +308,7 @@ def redis(tmp_path: Path) -> Iterator[RedisServer]:
 async def test_the_journal_of_a_fleet_is_read_alike(against: Against, redis: RedisServer) -> None:
     recorded = await _record(await RedisJournal.open(redis.url))
     result = await asyncio.to_thread(against, NEVER_RESENT, url=redis.url)
-    assert "  3 would have gone the same way" in result.output
+    assert "  3 would have been treated alike" in result.output
     assert f"{recorded[LOST]} acme sale 4.00 EUR: asked about instead of retried" in result.output
 
 

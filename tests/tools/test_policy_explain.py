@@ -100,21 +100,21 @@ def test_the_rules_passed_over_are_those_above_the_one_that_decides() -> None:
     [
         (
             {"first_send_age_s": 80_000.0},
-            "the first send is 22.2h old by then, and the key is relied on for 19.2h (80% of its window)",
+            "the first send is 22.2h old by then, and a re-send relies on the key for 19.2h (80% of its window)",
         ),
-        ({"response_seen_in_doubt": True}, "would only say it again (replayed)"),
-        ({"tries": 3}, "no try is left (3 of 3)"),
-        ({"time_left_s": 0.3}, "do not fit into the 300ms that the caller still waits"),
-        ({"budget_allows": False}, "the budget of retries is used up"),
+        ({"response_seen_in_doubt": True}, "would only repeat it (replayed)"),
+        ({"tries": 3}, "no attempt is left (3 of 3)"),
+        ({"time_left_s": 0.3}, "do not fit into the caller's last 300ms"),
+        ({"budget_allows": False}, "the retry budget is used up"),
         ({"cancel_sent": True}, "a cancel was sent"),
         ({"same_upstream": False}, "another address"),
-        ({"request_available": False}, "bytes are not at hand"),
-        ({"refused_by_limits": True}, "our limits held this try back"),
+        ({"request_available": False}, "bytes are not stored"),
+        ({"refused_by_limits": True}, "our limits refused this attempt"),
         ({"background": True}, "the caller has left"),
-        ({"result_class": ResultClass.VALIDATION_ERROR}, "would be turned away again"),
-        ({"result_class": ResultClass.ISSUER_HARD_DECLINE}, "again would be a new charge"),
+        ({"result_class": ResultClass.VALIDATION_ERROR}, "would be refused again"),
+        ({"result_class": ResultClass.ISSUER_HARD_DECLINE}, "a retry would be a new charge"),
         ({"contract": ProviderContract(None, None)}, "takes no key"),
-        ({"contract": ProviderContract(KEY, None)}, "is not known"),
+        ({"contract": ProviderContract(KEY, None)}, "it is unknown how long"),
         ({"contract": ProviderContract(KEY, 86_400.0, ErrorsUnderKey.NOT_STORED)}, "could execute it a second time"),
     ],
 )
@@ -135,6 +135,6 @@ def test_the_lines_name_each_rule_above_with_its_reason() -> None:
     assert lines[0] == "  not by:"
     assert lines[-1].split(maxsplit=1) == [
         "in_doubt_same_key_is_safe",
-        "a whole answer was seen, and under its key the provider would only say it again (replayed)",
+        "a whole response was seen, and under its key the provider would only repeat it (replayed)",
     ]
     assert list(skipped_rule_lines(explain(policy, replace(FailureScenario(ResultClass.PENDING))))) != []

@@ -332,12 +332,12 @@ def test_every_fault_shows_in_a_phase_of_its_own(fault: WireFault) -> None:
 @pytest.mark.parametrize(
     ("case", "says"),
     [
-        ("{request: pay, after: {response: paid}, response: paid, expect: {class: pending}}", "no attempt follows one"),
+        ("{request: pay, after: {response: paid}, response: paid, expect: {class: pending}}", "no attempt can follow"),
         (
             "{request: pay, after: {response: paid}, expect: {class: pending}}",
-            "a repeat is decided only of what is in doubt",
+            "a repeat is decided only if the outcome is unknown",
         ),
-        ("{request: pay, asked: paid, expect: {class: pending}}", "no 'ask' of it can be filled in"),
+        ("{request: pay, asked: paid, expect: {class: pending}}", "no 'ask' that can be filled in"),
         (
             "{request: {send: POST /v1/payments/p/refunds}, cancelled: paid, expect: {class: pending}}",
             "has no 'cancel'",
@@ -456,7 +456,7 @@ def test_cases_of_a_policy_that_does_not_load_are_not_run(bank: Path) -> None:
         (HEAD + "  - {request: pay, fault: reste, expect: {class: failed}}", "did you mean 'reset'?"),
         (HEAD + "  - {request: pay, response: 200, fault: reset, expect: {class: failed}}", "found beside 'response'"),
         (HEAD + "  - {request: pay, response: 200, phase: sending, expect: {class: failed}}", "found without 'fault'"),
-        (HEAD + "  - {request: pay, expect: {class: failed}}", "found nothing that comes of the request"),
+        (HEAD + "  - {request: pay, expect: {class: failed}}", "found no result of the request"),
         (HEAD + "  - {request: pay, after: {age: soon}, response: 200, expect: {class: failed}}", "a duration such as"),
         (
             HEAD + "  - {request: {send: v1/payments}, response: 200, expect: {class: failed}}",

@@ -268,7 +268,7 @@ def test_steps_come_to_what_the_engine_would_do(bank: Path, steps: list[str]) ->
         ([HOLD, "{pause: 1s}", "{inquiry: held, of: 2}"], "step 3: the step cannot be run: step 2 has no operation"),
         (
             ["{request: {like: refund}, lost: yes}", "{inquiry: done}"],
-            "step 2: the step cannot be run: refund cannot be asked about",
+            "step 2: the step cannot be run: refund has no 'ask'",
         ),
         (
             ["{request: {like: hold, headers: {Paywitness-Priority: low}}, response: held}"],
@@ -328,7 +328,7 @@ def test_flows_are_told_to_machines(bank: Path) -> None:
     ("step", "says"),
     [
         ("{request: hold, inquiry: held}", "steps[0].inquiry: found beside 'request'"),
-        ("{expect: {sent: no}}", "found nothing that happens, allowed: one of request, inquiry, event, pause"),
+        ("{expect: {sent: no}}", "found nothing to do, allowed: one of request, inquiry, event, pause"),
         ("{pause: 1s, expect: {sent: no}}", "found beside a pause"),
         ("{pause: soon}", "a duration such as"),
         ("{pause: 1s, response: held}", "found without 'request'"),

@@ -1,4 +1,6 @@
-"""What the admin server is given to look at, and the hands it lends to operators. Joined by the wiring."""
+"""The parts of the sidecar that the admin server reads, and those that run an operator's commands. `wiring.py` joins
+them.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,14 @@ from paywitness.telemetry.metrics import Metrics
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """What only the running process knows of itself. Whether the journal is healthy the server asks the journal."""
+    """Facts that only the running process knows. The server asks the journal itself whether it is healthy."""
 
     draining: bool = False
-    reload_problems: tuple[str, ...] = ()  # of the last reading of the policy files; empty where it gave a book
-    starting: bool = False  # not every listener is there yet
-    clock_jumps: int = 0  # that this sidecar saw since it started
-    awaits_dates: bool = False  # there was a gap: what was sent before it is re-sent after a provider's Date
+    reload_problems: tuple[str, ...] = ()  # from the last reading of the policy files; empty if it gave a book
+    starting: bool = False  # not every listener is open yet
+    clock_jumps: int = 0  # that this sidecar has seen since its start
+    # The clock had a gap. A call from before it is sent again only after a response of the provider has shown a Date.
+    awaits_dates: bool = False
 
 
 class AdminBackend(Protocol):
@@ -38,58 +41,58 @@ class AdminBackend(Protocol):
 
     @property
     def metrics(self) -> Metrics:
-        """The registry, and what was last counted of doubt."""
+        """The registry, with the latest count of operations in doubt."""
         ...
 
     @property
     def telemetry(self) -> Telemetry:
-        """Where what an operator did is told."""
+        """Records operator actions."""
         ...
 
     def readiness(self) -> Readiness: ...
 
     @property
     def levels(self) -> Levels | None:
-        """Who holds the journal, and at which level it is; None: it is not announced."""
+        """The sidecars that hold the journal, and its level. None if this sidecar does not announce itself."""
         ...
 
     def book(self) -> PolicyBook | None:
-        """The book in force; None before the first."""
+        """The policy book in force. None before the first."""
         ...
 
     @property
     def review(self) -> CommandExecutor:
-        """What a person may do with an operation."""
+        """Runs operator actions on operations."""
         ...
 
     @property
     def approvals(self) -> PayoutApprovals:
-        """Payouts that wait for a person."""
+        """Payouts that wait for a person's approval."""
         ...
 
     @property
     def intents(self) -> Intents:
-        """Whether a purchase may be paid."""
+        """Whether an intent may be paid."""
         ...
 
     @property
     def payments(self) -> PaymentLookup:
-        """Payments by id, by name, by their intent."""
+        """Finds payments by id, by name or by intent."""
         ...
 
     @property
     def payment_commands(self) -> PaymentCommands:
-        """What a person may do with a payment."""
+        """Runs operator actions on payments."""
         ...
 
     @property
     def credential_commands(self) -> CredentialCommands:
-        """What a person may say of a credential."""
+        """Records an operator's statements about credentials."""
         ...
 
     @property
     def circuits(self) -> Circuits:
-        """Whether providers are called, and the hand to force it."""
+        """The state of each provider's circuits. An operator may force one."""
         ...
 
     @property

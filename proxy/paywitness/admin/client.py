@@ -1,6 +1,7 @@
-"""How our own commands ask the admin port: one request, one JSON object back, or an error that says what to do.
+"""How our own commands call the admin port: one request, one JSON object back, or an error with the next step in it.
 
-No library, no proxy of the environment, no redirect: the token goes to the address that was given and nowhere else.
+It uses no HTTP library and no proxy of the environment, and follows no redirect: the token goes only to the given
+address.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from paywitness.core.errors import PaywitnessError
 
 _REPLY_BYTES_MAX = 16 * 1024 * 1024  # a page of 200 operations is a few hundred kilobytes
 _TIMEOUT_S = 10.0
-_COMMAND_TIMEOUT_S = 60.0  # five hundred operations, each of them written down before the next
+_COMMAND_TIMEOUT_S = 60.0  # up to five hundred operations, each recorded before the next
 
 
 class AdminUnreachable(PaywitnessError):
-    """Nobody who speaks for a proxy answered at the address."""
+    """No admin port replied at the address."""
 
 
 class AdminRefused(PaywitnessError):
-    """The proxy answered, and the answer was no."""
+    """The sidecar replied with an error."""
 
     def __init__(self, status_code: int, detail: str) -> None:
         super().__init__(detail)
@@ -43,7 +44,7 @@ class AdminClient:
         return self._get(f"/v1/operations/{quote(operation_id, safe='')}")
 
     def payment(self, name: str, filters: Iterable[tuple[str, str]] = ()) -> dict[str, Any]:
-        """A payment by its id, by an operation's, or by a name that the provider knows it under."""
+        """A payment by its id, by the id of an operation of it, or by one of the provider's names for it."""
         query = urlencode(list(filters))
         return self._get(f"/v1/payments/{quote(name, safe='')}{'?' if query else ''}{query}")
 
@@ -93,7 +94,7 @@ class AdminClient:
         return self._get("/v1/budgets")
 
     def force(self, provider: str, group: str, command: dict[str, Any]) -> dict[str, Any]:
-        """Force a circuit; an order whose state is None takes an earlier one back."""
+        """Force a circuit. A command whose state is None takes an earlier one back."""
         return self._request("POST", f"/v1/circuits/{quote(provider, safe='')}/{quote(group, safe='')}", command)
 
     def _get(self, target: str) -> dict[str, Any]:
@@ -131,7 +132,7 @@ class AdminClient:
         except ValueError:
             usable = False
         if not usable:
-            raise AdminUnreachable(f"{self._address!r} is not the address of a proxy: give http://127.0.0.1:8701.")
+            raise AdminUnreachable(f"{self._address!r} is not the address of a sidecar: give http://127.0.0.1:8701.")
         return parts
 
     def _read(self, status_code: int, body: bytes) -> dict[str, Any]:
@@ -141,17 +142,19 @@ class AdminClient:
             reply = None
         if not isinstance(reply, dict):
             raise AdminUnreachable(
-                f"Something answers at {self._address}, but not as an admin port does. Is it the port of --admin?",
+                f"The server at {self._address} is not an admin port. Is it the port of --admin?",
             )
         if status_code != 200:
-            raise AdminRefused(status_code, str(reply.get("detail") or f"The proxy answered {status_code}."))
+            raise AdminRefused(
+                status_code, str(reply.get("detail") or f"The sidecar replied with status {status_code}.")
+            )
         return reply
 
     def _unreachable(self, error: Exception) -> str:
         if isinstance(error, TimeoutError):
-            return f"The proxy at {self._address} did not answer in time. What was asked for may have been done."
+            return f"The sidecar at {self._address} did not reply in time. It may have run the command."
         why = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
         return (
-            f"No proxy answers at {self._address} ({why}). Start one with `paywitness run`, or say where it is with "
+            f"No sidecar replies at {self._address} ({why}). Start one with `paywitness run`, or give its address with "
             "--admin URL or PAYWITNESS_ADMIN."
         )

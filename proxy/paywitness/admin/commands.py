@@ -1,4 +1,4 @@
-"""Orders: what an operator asks to be done, from a JSON body; and how each way it can end is answered."""
+"""Operator commands from a JSON body, and the reply for each way in which one can end."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ _ENDS = {"succeeded": True, "failed": False}
 
 
 class JsonBody:
-    """A JSON object, read member by member; what is not understood is refused."""
+    """A JSON object, read member by member. It refuses a member that it does not know."""
 
     def __init__(self, members: dict[str, Any], known: tuple[str, ...]) -> None:
         for name in members:
             if name not in known:
-                raise invalid_command(f"There is no {name[:64]!r} in this order. It has: {', '.join(known)}.")
+                raise invalid_command(f"There is no member {name[:64]!r} in this command. It has: {', '.join(known)}.")
         self._members = members
 
     def has(self, name: str) -> bool:
-        """Whether the body has the member, be it null."""
+        """Whether the body has the member, even as null."""
         return name in self._members
 
     def member(self, name: str) -> Any:
-        """As it came, None where it did not."""
+        """The member as it came, or None if it is absent."""
         return self._members.get(name)
 
     def text(self, name: str, default: str | None = "") -> str | None:
@@ -76,13 +76,14 @@ class JsonBody:
         return value
 
     def filters(self) -> ListingQuery:
-        """The filters of a listing, by the same names. At least one: an order for everything is a slip."""
+        """The filters of a listing, under the same names. At least one is required: a command for everything is a
+        mistake."""
         value = self._members.get("filter")
         if not isinstance(value, dict) or not value:
             raise invalid_command("filter is an object with at least one filter of /v1/operations, such as state.")
         for name in ("limit", "before", "id", "expired"):
             if name in value:
-                raise invalid_command(f"{name} is no filter of an order for many.")
+                raise invalid_command(f"{name} is no filter of a bulk action.")
         return read_listing_query({name: _values(name, given) for name, given in value.items()})
 
 
@@ -102,9 +103,9 @@ async def read_approval_body(request: web.Request) -> JsonBody:
 
 
 async def read_json_members(request: web.Request) -> dict[str, Any]:
-    """The members of the request's JSON object."""
+    """The members of the request's JSON object. Raises AdminProblem (400) if the body is none."""
     if request.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
-        raise invalid_command("The body is sent as it is, without a Content-Encoding.")
+        raise invalid_command("Send the body without a Content-Encoding.")
     try:
         members = json.loads(await request.read())
     except (ValueError, RecursionError):
@@ -142,7 +143,7 @@ def read_bulk_limit(body: JsonBody) -> int:
 
 
 def problem_of(error: Exception) -> AdminProblem:
-    """How an order that was not followed is answered: what is now true, and what can be done instead."""
+    """The reply to a command that was refused: the state now, and the actions that are allowed instead."""
     match error:
         case InvalidCommand():
             return invalid_command(str(error))
@@ -154,7 +155,7 @@ def problem_of(error: Exception) -> AdminProblem:
             return not_found(f"The journal holds no operation {str(error)[:80]}.")
         case ActionNotAllowed():
             offered = ", ".join(error.allowed_actions) or "nothing"
-            detail = f"Not done: {error.why}. Offered now: {offered}."
+            detail = f"Not done: {error.why}. Allowed now: {offered}."
             current = {
                 "operation": error.operation.id,
                 "state": error.operation.state,
@@ -162,7 +163,7 @@ def problem_of(error: Exception) -> AdminProblem:
             }
             return AdminProblem(409, "not-offered", "The operation does not allow this", detail, current)
         case VersionConflict():
-            detail = f"Not done: {describe_conflict(error)}. Look at it again before you decide."
+            detail = f"Not done: {describe_conflict(error)}. Read the operation again before you decide."
             members: dict[str, Any] = {
                 "operation": error.operation.id,
                 "state": error.operation.state,
@@ -170,5 +171,5 @@ def problem_of(error: Exception) -> AdminProblem:
                 "version": error.operation.version,
                 "by": (error.entry.actor or error.entry.source) if error.entry is not None else None,
             }
-            return AdminProblem(409, "overtaken", "Somebody was faster", detail, members)
+            return AdminProblem(409, "overtaken", "The operation has changed", detail, members)
     raise error

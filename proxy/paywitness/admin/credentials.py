@@ -1,5 +1,5 @@
-"""Credentials on the admin port: what is known of the one that made an operation, and an operator's word on it. No
-credential is shown, and no hash of one."""
+"""Credentials on the admin port: the owners that are known for an operation's credential, and an operator's statements
+about them. No reply holds a credential or a hash of one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The journal as people see it: its level, who holds it, and the hand to raise the level."""
+"""The journal's level, the sidecars that hold it, and the command that raises the level."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from paywitness.engine.durability.levels import Levels
 _log = logging.getLogger("paywitness.admin")
 _MEMBERS = ("actor", "reason", "older_stopped")
 _OLDER_LIVES = (
-    "Sidecars of an older release have lived within the last ten leases. They would be refused from then on, and one "
-    "that states no level would go on unseen. Stop them; then say so with `older_stopped` (--older-stopped)."
+    "Sidecars of an older release were running within the last ten leases. The journal would refuse them from then on, "
+    "and one that states no level would go on unnoticed. Stop them. Then confirm it with `older_stopped` "
+    "(--older-stopped)."
 )
 
 
@@ -42,7 +43,7 @@ class JournalApi:
             raise invalid_command("older_stopped is true or false.")
         await levels.announce()
         if levels.older_lives and not older_stopped:
-            raise AdminProblem(409, "older-sidecars", "Older sidecars live", _OLDER_LIVES)
+            raise AdminProblem(409, "older-sidecars", "Older sidecars may be running", _OLDER_LIVES)
         raised = await levels.raise_level()
         _log.warning("%s raised the journal to level %d: %s", actor, raised.level, reason)
         return json_reply(status_json(levels))

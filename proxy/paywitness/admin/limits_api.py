@@ -1,5 +1,5 @@
-"""Limits as people see them: how circuits stand, how full it is at each provider, what is left for retries. And the
-one thing a person may do about them: force a circuit, for a while, with a reason."""
+"""Limits on the admin port: the state of the circuits, the admission to each provider, the rest of the retry budgets.
+An operator may change one thing: force a circuit, for a limited time, with a reason."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _ACTOR_AND_REASON = ("actor", "reason")
 _FORCE_MEMBERS = ("state", *_ACTOR_AND_REASON, "for")
 _FORCIBLE = ", ".join(sorted(FORCIBLE))
 _NOT_CONFIRMED = (
-    "The limits' Redis did not answer, so whether the order is in force is not known. See how the circuit stands "
-    "(GET /v1/circuits, `paywitness circuits`); the same order again does no harm."
+    "The limits' Redis did not answer, so it is unknown whether the command took effect. Check the circuit "
+    "(GET /v1/circuits, `paywitness circuits`). It is safe to send the same command again."
 )
 
 
@@ -46,7 +46,7 @@ class LimitsApi:
         ]
 
     async def circuits(self, request: web.Request) -> web.Response:
-        """Every circuit of the book, also those of providers that nobody has called yet."""
+        """Every circuit of the book, also those of providers that have not been called yet."""
         known, providers = self._circuit_statuses(), self._providers()
         rows = [
             _circuit_json(known.get((name, group)) or _default_status(name, group))
@@ -76,9 +76,9 @@ class LimitsApi:
             await self._backend.circuits.force(provider, group, command)
             confirmed = True
         except StoreUnavailable:
-            title = "The order was not confirmed"
+            title = "The command was not confirmed"
             raise AdminProblem(503, "limits-unavailable", title, _NOT_CONFIRMED) from None
-        finally:  # told also where it was not confirmed: it may be in force
+        finally:  # also if it was not confirmed, because it may be in force
             for_s = command.for_s if command.state is not None else 0.0
             event = CircuitForced(provider, group, command.state, command.actor, command.reason, for_s, confirmed)
             self._backend.telemetry.emit(event)
@@ -87,7 +87,7 @@ class LimitsApi:
         )
 
     async def budgets(self, request: web.Request) -> web.Response:
-        """What is left for retries, and the rules by which it is."""
+        """The retries that each budget still allows, and its rules."""
         return json_reply(
             {"budgets": [self._budget(one, group) for one in self._providers().values() for group in CallGroup]}
         )
@@ -126,22 +126,22 @@ class LimitsApi:
 
 
 def read_circuit_command(body: JsonBody) -> CircuitCommand:
-    """What an operator wants of a circuit. Raises AdminProblem (400) where it cannot be followed."""
+    """Read a circuit command. Raises AdminProblem (400) if it is not valid."""
     if not body.has("state"):
-        raise invalid_command(f"Say which state: {_FORCIBLE}; null takes an earlier order back.")
+        raise invalid_command(f"Give a state: {_FORCIBLE}, or null to take an earlier command back.")
     given = body.text("state", None)
     actor, reason = actor_and_reason(body)
     if given is None:
         if body.member("for") is not None:
-            raise invalid_command("for belongs to a state that is forced; what is taken back is over at once.")
+            raise invalid_command("for needs a state: taking a command back has effect at once.")
         return CircuitCommand(None, actor, reason)
     if given not in FORCIBLE:
-        raise invalid_command(f"{given[:64]!r} cannot be forced, only {_FORCIBLE}; null takes an earlier order back.")
+        raise invalid_command(f"{given[:64]!r} cannot be forced, only {_FORCIBLE}; null takes an earlier command back.")
     return CircuitCommand(CircuitState(given), actor, reason, _forced_s(body))
 
 
 def actor_and_reason(body: JsonBody) -> tuple[str, str]:
-    """Who, and why: kept beside the circuit and in the log, so fit to be kept."""
+    """Both are stored beside the circuit and logged, so they must be printable and of a bounded length."""
     actor, reason = ((body.text(name) or "").strip() for name in _ACTOR_AND_REASON)
     if not (actor + reason).replace("\n", "").replace("\t", "").isprintable():
         raise invalid_command("actor or reason holds characters that cannot be printed.")
@@ -172,7 +172,7 @@ def _forced_s(body: JsonBody) -> float:
 
 
 def _default_status(provider: str, group: CallGroup) -> CircuitStatus:
-    """The circuit of a provider that nobody has called or forced yet."""
+    """The circuit of a provider that has not been called or forced yet."""
     return CircuitStatus(provider, group, CircuitState.CLOSED, False, 0.0, 0.0, False, 1, None)
 
 
@@ -215,7 +215,7 @@ def _rules_of(rules: BudgetRules) -> dict[BudgetScope, ScopeRule]:
 
 
 def _scope_json(scope: BudgetScope, rule: ScopeRule, remaining: float | None) -> dict[str, Any]:
-    """`remaining` null: nothing was counted yet, so all of the floor is there."""
+    """`remaining` is null if nothing has been counted yet: the whole floor is still there."""
     return {
         "scope": scope,
         "remaining": round(remaining, 3) if remaining is not None else None,

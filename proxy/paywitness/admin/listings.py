@@ -1,7 +1,7 @@
-"""Listings of operations: filters from a query string, and pages out of the journal.
+"""Listings of operations: filters from a query string, and pages from the journal.
 
-A filter name or value that is not understood is refused, never ignored: a filter that does nothing would show an
-operator the wrong list.
+An unknown filter name or value is refused, never ignored. A filter without effect would show an operator the wrong
+list.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _VALUE_LENGTH_MAX = 512
 _TEXTS = ("provider", "operation", "kind", "key", "reference", "order", "payment", "account", "amount", "id", "before")
 _SWITCHES = ("doubt", "review", "incidents", "expired")
 _KNOWN = (*_TEXTS, *_SWITCHES, "state", "limit")
-# Whoever names one of these looks for something, and must be shown it.
+# A query with one of these filters is a search for a certain operation, so the listing does not hide abandoned ones.
 _SHOWS_ABANDONED = ("key", "reference", "order", "payment", "id", "state", "incidents", "doubt", "review")
 
 _ID_START = re.compile(r"(?:op_)?[0-9A-Za-z]{1,64}\Z")
@@ -37,15 +37,15 @@ _AMOUNT = re.compile(r"\s*([0-9.]{1,24})\s+([A-Za-z]{3})\s*\Z")
 
 @dataclass(frozen=True, slots=True)
 class ListingQuery:
-    """What a query asks for: the journal's part of it, and what is left to sort out here."""
+    """A parsed query: the journal's part of it, and the filters that this module applies to the journal's rows."""
 
     listing: OperationQuery
     id_start: str = ""
-    shows_abandoned: bool = False  # customers who were asked to act and never came back
-    expired_only: bool = False  # no others than these
+    shows_abandoned: bool = False  # operations whose customer had to act and never came back
+    expired_only: bool = False  # only these
 
     def is_past(self, operation: Operation) -> bool:
-        """Whether this one, and with it all that are older, is beyond the ids that were asked for."""
+        """Whether this operation is below all ids that start with `id_start`. Then every older one is, too."""
         return not operation.id.startswith(self.id_start)
 
     def hides(self, operation: Operation) -> bool:
@@ -55,7 +55,7 @@ class ListingQuery:
 
 
 def read_listing_query(query: Mapping[str, list[str]]) -> ListingQuery:
-    """What a query asks for. Raises AdminProblem (400) where it cannot be understood."""
+    """Parse a query. Raises AdminProblem (400) if it is not valid."""
     for name, values in query.items():
         if name not in _KNOWN:
             raise bad_query(f"There is no filter {name[:64]!r}. Filters: {', '.join(_KNOWN)}.")
@@ -72,7 +72,7 @@ def read_listing_query(query: Mapping[str, list[str]]) -> ListingQuery:
     expired_only = _switch(query, "expired")
     if expired_only:
         if states:
-            raise bad_query("expired stands alone: it lists no other state than requires_action.")
+            raise bad_query("expired cannot be combined with another state: it lists only requires_action.")
         states.add(State.REQUIRES_ACTION)
     id_start = _id_start(texts["id"]) if "id" in texts else ""
     listing = OperationQuery(
@@ -95,7 +95,8 @@ def read_listing_query(query: Mapping[str, list[str]]) -> ListingQuery:
 
 
 def _before(given: str | None, id_start: str) -> str | None:
-    """Lists go from the newest id down: those that start alike begin below the last that could."""
+    """The id below which the listing starts. Listings run from the newest id down, so a search for the start of an id
+    begins above the last id that can have this start."""
     if not id_start:
         return given
     highest = id_start + _SORTS_LAST
@@ -104,7 +105,7 @@ def _before(given: str | None, id_start: str) -> str | None:
 
 def _id_start(value: str) -> str:
     if not _ID_START.match(value):
-        raise bad_query(f"id is how an operation's id begins, such as op_01JXQ, not {value[:64]!r}.")
+        raise bad_query(f"id is the start of an operation's id, such as op_01JXQ, not {value[:64]!r}.")
     return f"op_{value.removeprefix('op_').upper()}"
 
 
@@ -145,7 +146,7 @@ def _limit(query: Mapping[str, list[str]]) -> int:
 
 
 def whole_number(name: str, value: str, lowest: int, highest: int) -> int:
-    """The number that a query gives, within its bounds."""
+    """The number that a query gives. Raises AdminProblem (400) if it is out of bounds."""
     digits = value.isascii() and value.isdigit() and len(value) <= len(str(highest))
     if not digits or not lowest <= int(value) <= highest:
         raise bad_query(f"{name} is a number from {lowest} to {highest}, not {value[:64]!r}.")
@@ -154,12 +155,12 @@ def whole_number(name: str, value: str, lowest: int, highest: int) -> int:
 
 # --- Pages
 
-_READS_MAX = 10  # for one page: a journal full of abandoned payments must not keep it for long
+_READS_MAX = 10  # for one page; a journal full of abandoned payments must not be read for long
 _OTHER_PAYMENTS_MAX = 20
 
 
 async def read_page(journal: Journal, listing_query: ListingQuery) -> tuple[list[Operation], str | None]:
-    """A page, and where the next one begins; None where this is the last."""
+    """A page, and the id below which the next one begins. None if this page is the last."""
     limit, before = listing_query.listing.limit, listing_query.listing.before
     page: list[Operation] = []
     for _ in range(_READS_MAX):
@@ -178,8 +179,8 @@ async def read_page(journal: Journal, listing_query: ListingQuery) -> tuple[list
 
 
 async def other_payment_of(journal: Journal, operation: Operation) -> Operation | None:
-    """The other payment of the intent, where the incident is that there are two, or whatever operation of ours the
-    incident is with. Incidents of older journals do not name it."""
+    """The other operation of an incident, if it is known. An entry of an older journal does not name it. Then we search
+    for it if the incident is that two payments of one intent succeeded."""
     if operation.incident is not None and (known := operation.other_payment) is not None:
         return await journal.read(known.operation_id) if known.operation_id else None
     guard = operation.guard

@@ -1,4 +1,4 @@
-"""The door: who may enter, and how every mistake is answered. Every error is problem+json (RFC 9457)."""
+"""The checks before every route, and the reply to every error: problem+json (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ from paywitness.telemetry.logs import raised_at
 
 _log = logging.getLogger("paywitness.admin")
 
-# Health must answer when everything else is in doubt; metrics hold counts alone. Everything else needs the token.
+# Health must reply even if everything else is out of order. Metrics hold only counts. Everything else needs the
+# token.
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 
 _HOW_TO_SET_TOKEN = (
     "This proxy was started without an admin token, so this part of the admin port is closed. "
     "Set PAYWITNESS_ADMIN_TOKEN in its environment and start it again."
 )
-_JOURNAL_UNAVAILABLE_FOR_READ = "The journal did not answer. Ask again; /readyz tells when it is back."
+_JOURNAL_UNAVAILABLE_FOR_READ = "The journal did not answer. Try again; /readyz shows when it is back."
 _JOURNAL_UNAVAILABLE_FOR_COMMAND = (
-    "The journal did not answer, so whether the order was written down is not known. Look at the operation, and repeat "
-    "the order where its timeline does not show it; /readyz tells when the journal is back."
+    "The journal did not answer, so it is unknown whether the command was recorded. Read the operation. If its "
+    "timeline does not show the command, send it again. /readyz shows when the journal is back."
 )
-_HOW_TO_GIVE_TOKEN = "Send the admin token: 'Authorization: Bearer <token>'. It is what PAYWITNESS_ADMIN_TOKEN holds."
+_HOW_TO_GIVE_TOKEN = "Send the admin token: 'Authorization: Bearer <token>'. It is the value of PAYWITNESS_ADMIN_TOKEN."
 
 
 class AdminProblem(PaywitnessError):
-    """A question that cannot be answered, with what the asker is told."""
+    """An error that becomes a problem+json reply."""
 
     def __init__(
         self, status_code: int, kind: str, title: str, detail: str, members: dict[str, Any] | None = None
@@ -71,18 +72,19 @@ def not_found(detail: str) -> AdminProblem:
 
 
 def bad_query(detail: str) -> AdminProblem:
-    return AdminProblem(400, "bad-query", "The query cannot be understood", detail)
+    return AdminProblem(400, "bad-query", "The query is not valid", detail)
 
 
 def invalid_command(detail: str) -> AdminProblem:
-    # The type was called `unfit-order`. Clients that compare types find it in `formerly`, for one release.
+    # The type used to be called `unfit-order`. `formerly` holds the old name for one release, for clients that
+    # compare types.
     formerly = {"formerly": PROBLEM_TYPE_PREFIX + "unfit-order"}
     return AdminProblem(400, "invalid-command", "The command cannot be run", detail, formerly)
 
 
 @web.middleware
 async def problem_middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn whatever is raised below into a problem, and keep every answer out of caches."""
+    """Turn every exception of the inner handlers into a problem, and keep every reply out of caches."""
     try:
         response = await handler(request)
     except AdminProblem as problem:
@@ -95,9 +97,9 @@ async def problem_middleware(request: web.Request, handler: Handler) -> web.Stre
     except Exception as error:  # noqa: BLE001  # a mistake of ours answers 500, without its message: that may hold data
         place = raised_at(error)
         _log.error("%s at %s", type(error).__name__, place, extra=repeats(place))
-        detail = f"The admin port made a mistake ({type(error).__name__}); its log says where."
-        response = AdminProblem(500, "mistake", "The admin port made a mistake", detail).response()
-    response.headers["Server"] = "paywitness"  # not which version of which library
+        detail = f"The admin port failed ({type(error).__name__}). Its log shows the place."
+        response = AdminProblem(500, "mistake", "The admin port failed", detail).response()
+    response.headers["Server"] = "paywitness"  # the library would name itself and its version
     response.headers["Cache-Control"] = "no-store"
     response.headers["X-Content-Type-Options"] = "nosniff"
     return response
@@ -106,8 +108,8 @@ async def problem_middleware(request: web.Request, handler: Handler) -> web.Stre
 def _routing_problem(request: web.Request, error: web.HTTPException) -> web.Response:
     if isinstance(error, web.HTTPMethodNotAllowed):
         allowed = ", ".join(sorted(error.allowed_methods))
-        detail = f"{request.path} knows {allowed}, not {request.method}."
-        response = AdminProblem(405, "method-not-allowed", "This cannot be done here", detail).response()
+        detail = f"{request.path} allows {allowed}, not {request.method}."
+        response = AdminProblem(405, "method-not-allowed", "Method not allowed", detail).response()
         response.headers["Allow"] = allowed
         return response
     if error.status == 404:
@@ -117,21 +119,21 @@ def _routing_problem(request: web.Request, error: web.HTTPException) -> web.Resp
 
 
 def page_guard(allowed_hosts: AllowedHosts) -> Middleware:
-    """Answer no web page of another origin, and nobody who asks under a name that is not ours. Also where no token is
-    needed: metrics and health are nobody else's business."""
+    """Refuse a request from a web page of another origin, and one whose Host header is not a name of ours. This holds
+    for the open paths too: metrics and health are not for other web pages."""
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         host = request.headers.get("Host", "")
         if not allowed_hosts.allows_host(host):
             detail = (
-                f"Host names {host[:80]!r}, under which the admin port is not asked. Use its address, or name the host "
-                "in --allowed-hosts."
+                f"The Host header names {host[:80]!r}, which is no name of the admin port. Use its address, or add the "
+                "name to --allowed-hosts."
             )
             raise AdminProblem(403, Problem.HOST_NOT_ALLOWED, "The admin port is not asked under this name", detail)
         origins, fetch_sites = request.headers.getall("Origin", ()), request.headers.getall("Sec-Fetch-Site", ())
         if not allowed_hosts.allows_origin(host, origins, fetch_sites):
-            detail = "A web page of another origin asks."
+            detail = "The request comes from a web page of another origin."
             raise AdminProblem(403, Problem.CROSS_SITE, "A web page of another origin may not ask", detail)
         return await handler(request)
 
@@ -139,7 +141,7 @@ def page_guard(allowed_hosts: AllowedHosts) -> Middleware:
 
 
 def token_guard(token: str | None) -> Middleware:
-    """Let nobody past who does not know the token, the paths that are open excepted."""
+    """Refuse a request without the token, except for the open paths."""
     expected = token.encode() if token else None
 
     @web.middleware

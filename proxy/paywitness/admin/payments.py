@@ -1,5 +1,5 @@
-"""Payments and intents on the admin port: what stands, one timeline of all that happened, and what an operator may make
-a payment say."""
+"""Payments and intents on the admin port: their balances, one timeline of everything that happened, and the commands by
+which an operator adopts or corrects a payment."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _NUMBERS = ("authorised", "captured", "refunded", "voided", "disputed")
 _BALANCE_MEMBERS = ("actor", "reason", "evidence", "currency", "version", *_NUMBERS)
 _NOT_PAID_MEMBERS = ("actor", "reason", "evidence", "version")
 _VERSION_MAX = 2**31
-_NAMED_MAX = 10  # payments that a name may mean, as far as they are listed
+_NAMED_MAX = 10  # payments listed in the problem if a name fits several
 
 
 class PaymentsApi:
@@ -55,7 +55,7 @@ class PaymentsApi:
         ]
 
     async def resolved(self, listing_query: ListingQuery) -> ListingQuery:
-        """The query with ids in the place of an account's name and of a payment's."""
+        """The query with the ids of the account and the payment that it names."""
         listing = listing_query.listing
         for account in listing.accounts:
             listing = replace(listing, accounts=self._backend.payments.account_ids(account))
@@ -65,11 +65,11 @@ class PaymentsApi:
         return replace(listing_query, listing=listing)
 
     async def balance_of(self, operation: Operation) -> dict[str, Any] | None:
-        """What stands of the operation's payment; None if it has none."""
+        """The balance of the operation's payment; None if it has no payment."""
         view = await self._backend.payments.by_id(operation.payment) if operation.payment else None
         return payment_row(view) if view is not None else None
 
-    # --- looking
+    # --- reading
 
     async def intent(self, request: web.Request) -> web.Response:
         _check_filters(request, "merchant", "provider")
@@ -103,7 +103,7 @@ class PaymentsApi:
             "timeline": _timeline(await self._backend.payments.timeline((view,))),
         }
 
-    # --- what a person does
+    # --- operator commands
 
     async def adopt(self, request: web.Request) -> web.Response:
         """Import a payment that did not come through us."""
@@ -116,7 +116,7 @@ class PaymentsApi:
         return json_reply(await self._payment_json(view))
 
     async def declare_unpaid(self, request: web.Request) -> web.Response:
-        """Say that nobody has paid what the provider called "already done", with the evidence."""
+        """Record that a payment was not made although the provider called it "already done", with the evidence."""
         body = JsonBody(await read_json_members(request), _NOT_PAID_MEMBERS)
         command = NotPaidCommand(
             actor=body.text("actor") or "", reason=body.text("reason") or "", evidence=body.text("evidence") or ""
@@ -129,7 +129,7 @@ class PaymentsApi:
         return json_reply(await self._payment_json(view))
 
     async def state_balance(self, request: web.Request) -> web.Response:
-        """State numbers of a balance, with the evidence."""
+        """Record numbers of a balance that an operator has looked up, with the evidence."""
         body = JsonBody(await read_json_members(request), _BALANCE_MEMBERS)
         amounts = {name: text for name in _NUMBERS if (text := body.text(name, None)) is not None}
         command = BalanceCommand(
@@ -148,7 +148,7 @@ class PaymentsApi:
 
 
 def _all_operations(view: IntentView) -> list[Operation]:
-    """The operations of an intent, newest first: its steps, and what followed them on its payments."""
+    """The operations of an intent, newest first: its steps, and the follow-ups on its payments."""
     found = {operation.id: operation for payment in view.payments for operation in payment.operations}
     found |= {operation.id: operation for operation in view.operations}
     return [found[operation_id] for operation_id in sorted(found, reverse=True)]
@@ -183,8 +183,8 @@ def _problem_of(error: Exception) -> AdminProblem:
             return AdminProblem(409, "not-offered", "The payment does not allow this", f"Not done: {error}.")
         case PaymentChanged():
             version = error.view.version
-            detail = f"Not done: the payment has changed (version {version}). Look at it again before you decide."
-            return AdminProblem(409, "overtaken", "Somebody was faster", detail, {"version": version})
+            detail = f"Not done: the payment has changed (version {version}). Read the payment again before you decide."
+            return AdminProblem(409, "overtaken", "The payment has changed", detail, {"version": version})
     raise error
 
 

@@ -1,6 +1,6 @@
-"""The admin port: its routes, and the listener that serves them, loopback by default and apart from the payment port.
+"""The admin port: its routes and its listener. It listens on loopback by default, apart from the payment port.
 
-Routes are thin: each asks the journal, the process or the operator actions, and `shapes` gives the reply its JSON.
+Routes are thin: each calls the journal, the process or the operator actions, and `shapes` gives the reply its JSON.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _APPROVAL_ID = re.compile(r"ap_[0-9a-f]{1,64}\Z")
 _OUTCOMES_DEFAULT, _OUTCOMES_MAX = 100, 500
 _SEQ_MAX = 2**63 - 1
 _WAIT_MAX_S = 30
-_FEED_POLL_EVERY_S = 0.5  # while somebody waits for the feed
+_FEED_POLL_EVERY_S = 0.5  # while a request waits for the next row of the feed
 _VERSION_MAX = 2**31
-_HEALTH_S = 0.5  # half of what Kubernetes' probes wait where nothing is said
-_SCRAPE_SLICE_S = 0.001  # of writing a scrape: then calls have their turn
+_HEALTH_S = 0.5  # half the timeout of a Kubernetes probe whose manifest sets none
+_SCRAPE_SLICE_S = 0.001  # of CPU for writing a scrape; then calls get the event loop again
 
 
 class AdminApi:
@@ -78,7 +78,8 @@ class AdminApi:
         ]
 
     async def healthz(self, request: web.Request) -> web.Response:
-        """The loop runs: nothing else is asked. A sidecar whose journal is down must not be restarted for it."""
+        """Reply that the event loop runs, and check nothing else. A restart would not help a sidecar whose journal is
+        down."""
         return json_reply({"healthy": True})
 
     async def readyz(self, request: web.Request) -> web.Response:
@@ -94,7 +95,7 @@ class AdminApi:
         return json_reply(content, 200 if content["ready"] else 503)
 
     async def _journal_healthy(self) -> bool:
-        """Within a moment: a journal that hangs must not make us look dead to whoever asks whether we are ready."""
+        """Ask the journal for at most _HEALTH_S, so that a hanging journal cannot make the readiness probe time out."""
         try:
             async with asyncio.timeout(_HEALTH_S):
                 return await self._backend.journal.healthy()
@@ -118,11 +119,11 @@ class AdminApi:
         return await self._page(_query_of(request))
 
     async def review(self, request: web.Request) -> web.Response:
-        """What waits for a person."""
+        """Operations that wait for a person."""
         return await self._page({**_query_of(request), "review": ["true"]})
 
     async def incidents(self, request: web.Request) -> web.Response:
-        """Where evidence contradicts what was final, with what to do about it."""
+        """Operations with contradicting evidence, each with a proposal."""
         return await self._page({**_query_of(request), "incidents": ["true"]})
 
     async def _page(self, query: Mapping[str, list[str]]) -> web.Response:
@@ -154,7 +155,7 @@ class AdminApi:
             balance=await self._payments.balance_of(operation),
         )
 
-    # --- what a person does
+    # --- operator commands
 
     async def run_action(self, request: web.Request) -> web.Response:
         action = read_action(request.match_info["action"])
@@ -187,7 +188,7 @@ class AdminApi:
         return json_reply(shapes.bulk(found, dry_run=dry_run))
 
     async def approvals(self, request: web.Request) -> web.Response:
-        """Payouts that wait for a person, or for their call after one approved them."""
+        """Payouts that wait for a person's approval, and approved ones whose call has not come yet."""
         approvals = self._backend.approvals
         return json_reply(shapes.approvals([(each, approvals.status(each)) for each in await approvals.listed()]))
 
@@ -203,13 +204,14 @@ class AdminApi:
             raise problem_of(error) from None
         return json_reply(shapes.approval_json(approval, approvals.status(approval)))
 
-    # --- the rest of the company
+    # --- the feed for other systems
 
     async def outcomes(self, request: web.Request) -> web.Response:
-        """The feed: what changes told, in their order. `wait_s` waits for the next where there is none yet."""
+        """The feed: the announcements, in order. With `wait_s` the request waits for the next one if there is none
+        yet."""
         query = _query_of(request)
         if unknown := set(query) - {"after", "limit", "wait_s"}:
-            raise bad_query(f"There is no {min(unknown)[:64]!r} here. The feed has: after, limit, wait_s.")
+            raise bad_query(f"There is no parameter {min(unknown)[:64]!r}. The feed has: after, limit, wait_s.")
         after = whole_number("after", query.get("after", ["0"])[0], 0, _SEQ_MAX)
         limit = whole_number("limit", query.get("limit", [str(_OUTCOMES_DEFAULT)])[0], 1, _OUTCOMES_MAX)
         wait_s = whole_number("wait_s", query.get("wait_s", ["0"])[0], 0, _WAIT_MAX_S)
@@ -241,18 +243,19 @@ def _operation_id(request: web.Request) -> str:
 
 # --- Listener
 
-_BODY_BYTES_MAX = 65_536  # nothing here takes a body of more than a form
+_BODY_BYTES_MAX = 65_536  # no route takes a larger body
 _CLOSE_GRACE_S = 2.0
 
 
-# What the library would log as an error is somebody's request that is no HTTP: whoever reaches the port could fill the
-# log with it. Mistakes of ours are logged by `problem_middleware`.
+# The library would log a request that is not HTTP as an error. Anybody who reaches the port could fill the log with
+# such requests. `problem_middleware` logs our own mistakes.
 _FRAMING_MISTAKES = logging.getLogger("paywitness.admin.framing")
 _FRAMING_MISTAKES.addFilter(lambda _: False)
 
 
 class AdminServer:
-    """Serves a view. `token` guards all but health and metrics; without one that part stays closed."""
+    """Serves the routes over a backend. `token` guards all but health and metrics. Without a token the guarded part
+    is closed."""
 
     def __init__(self, backend: AdminBackend, token: str | None, allowed_hosts: AllowedHosts = AllowedHosts()) -> None:
         self._backend = backend
@@ -261,15 +264,15 @@ class AdminServer:
         self._runner: web.AppRunner | None = None
 
     def application(self) -> web.Application:
-        # The order is from the outside in: what the guard raises is answered as a problem too.
+        # The first one is the outermost, so a problem that a guard raises becomes a reply, too.
         middlewares = (problem_middleware, page_guard(self._allowed_hosts), token_guard(self._token))
         application = web.Application(middlewares=middlewares, client_max_size=_BODY_BYTES_MAX)
         application.add_routes(AdminApi(self._backend).routes())
         return application
 
     async def start(self, host: str, port: int) -> int:
-        """Listen, and say at which port: the one given, or the one that was free where 0 was given. Raises OSError."""
-        # Bodies come as they were sent; `commands` refuses one that is compressed.
+        """Listen, and return the port. If 0 was given, the system has chosen it. Raises OSError."""
+        # Bodies stay compressed if they came so; `commands` refuses them.
         runner = web.AppRunner(
             self.application(),
             access_log=None,
@@ -287,7 +290,7 @@ class AdminServer:
         return int(runner.addresses[0][1])
 
     async def close(self) -> None:
-        """Stop listening; what is being answered gets a moment to finish."""
+        """Stop listening. Requests under way get a moment to finish."""
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None

@@ -1,8 +1,8 @@
 """The admin's JSON. Times are ISO 8601 in UTC, amounts are major units as text, durations say their unit.
 
-What is not named here does not leave: no hash of a key or credential, no lease token, nothing that is sealed. The id
-of an account is a keyed hash, as in events. An incident is shown with both pieces of evidence: the entry that it
-contradicts, and the entry that opened it.
+Only the fields named here leave: no hash of a key or credential, no lease token, no sealed data. The id of an account
+is a keyed hash, as in events. An incident is shown with both pieces of evidence: the entry that it contradicts, and the
+entry that opened it.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from paywitness.telemetry.logs import iso
 
 
 def find_contradicting_entry(history: Sequence[HistoryEntry]) -> HistoryEntry | None:
-    """The change that opened the incident that is open now: the last one that told so."""
+    """The entry that opened the incident that is open now: the last one that announced an incident."""
     for entry in reversed(history):
         if entry.announcement is not None and AnnouncementKind.INCIDENT_OPENED in entry.announcement.kinds:
             return entry
-    # Written before changes were told: the last one is the nearest to it.
+    # Entries of older releases hold no announcement. The last one is the nearest guess.
     return history[-1] if history else None
 
 
 def find_contradicted_entry(history: Sequence[HistoryEntry], by: HistoryEntry | None) -> HistoryEntry | None:
-    """The change that made it what it was when it was contradicted."""
+    """The entry with which the operation reached the state that it had before the contradiction."""
     if by is None:
         return None
     earlier = [entry for entry in history if entry.version < by.version]
@@ -70,21 +70,21 @@ def find_contradicted_entry(history: Sequence[HistoryEntry], by: HistoryEntry | 
 
 # --- JSON shapes
 
-_PROBLEMS_MAX = 50  # of a policy directory: the first ones are what a person mends first
+_PROBLEMS_MAX = 50  # of a policy directory; a person starts with the first ones
 
 
 def operations_page(
     operations: Sequence[Operation], following: str | None, book: PolicyBook | None, others: Mapping[str, Operation]
 ) -> dict[str, Any]:
-    """A page of a listing. `following`: where the next page begins, None where there is none. `others`: by the id of an
-    operation with an incident, the operation that it is with."""
+    """A page of a listing. `following`: the id below which the next page begins, or None. `others`: by the id of an
+    operation with an incident, the other operation of the incident."""
     rows = [operation_row(operation, book, others.get(operation.id)) for operation in operations]
     return {"operations": rows, "next": following}
 
 
 def operation_row(operation: Operation, book: PolicyBook | None, other: Operation | None = None) -> dict[str, Any]:
-    """An operation as lists show it. The words for callers and the words for operators are the same. `other`: the
-    operation that its incident is with."""
+    """An operation as lists show it. The words for callers and the words for operators are the same. `other`: the other
+    operation of its incident."""
     known = operation_summary(operation)
     other_payment = _other_payment(operation, other)
     return {
@@ -148,8 +148,8 @@ def operation_detail(
     other_payment: Operation | None = None,
     balance: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """An operation with its timeline, oldest first, and what may be done with it. `policy` is what it is pinned to,
-    `other_payment` the other payment of its intent where there are two, `balance` what stands of its payment."""
+    """An operation with its timeline, oldest first, and the actions that are allowed. `policy` is the one that it is
+    pinned to, `other_payment` the other operation of its incident, `balance` the balance of its payment."""
     return {
         **operation_row(operation, book, other_payment),
         "balance": balance,
@@ -163,7 +163,7 @@ def operation_detail(
 
 
 def _inquiry(operation: Operation, policy: Policy | None) -> dict[str, Any] | None:
-    """Which inquiry is next, and when there is none any more."""
+    """The number of the next inquiry, of how many, and when the inquiries end. None if none is planned."""
     found = next_inquiry(operation, policy.resolve.schedule_s) if policy is not None else None
     if found is None:
         return None
@@ -173,7 +173,7 @@ def _inquiry(operation: Operation, policy: Policy | None) -> dict[str, Any] | No
 def _contradiction(
     operation: Operation, history: Sequence[HistoryEntry], book: PolicyBook | None, other_payment: Operation | None
 ) -> dict[str, Any]:
-    """Both pieces of evidence, and what a person should do."""
+    """Both pieces of evidence, and the proposal for a person."""
     contradicting_entry = find_contradicting_entry(history)
     contradicted_entry = find_contradicted_entry(history, contradicting_entry)
     return {
@@ -187,7 +187,7 @@ def _contradiction(
 
 
 def _other_payment(operation: Operation, other: Operation | None) -> OtherPayment | None:
-    """What the incident is with: as it was told then, with what is known of it now."""
+    """The other side of the incident: as recorded when it opened, completed by what the journal knows of it now."""
     known = operation.other_payment if operation.incident is not None else None
     if known is None:
         return other.as_other_payment if other is not None else None
@@ -197,7 +197,8 @@ def _other_payment(operation: Operation, other: Operation | None) -> OtherPaymen
 
 
 def dashboard_link(operation: Operation, book: PolicyBook | None) -> str | None:
-    """The provider's own page about it, by today's policy; None where none is given or a part of it is not known."""
+    """The provider's page about the payment, by today's policy. None if the policy gives none, or a part of it is not
+    known."""
     provider = book.providers.get(operation.provider) if book is not None else None
     for policy in provider.policies if provider is not None else ():
         if policy.operation == operation.operation and policy.dashboard is not None:
@@ -227,7 +228,7 @@ def timeline_entry(entry: HistoryEntry) -> dict[str, Any]:
 
 
 def _fallback_choice(choice: FallbackChoice) -> dict[str, Any]:
-    """Which other routes there were for what ended without effect, and why each was taken or not."""
+    """The routes that were considered after an end without effect, each with its verdict."""
     return {
         "cause": choice.cause,
         "revision": choice.revision,
@@ -260,7 +261,7 @@ def finding_evidence(finding: Finding) -> dict[str, Any]:
 
 
 def outcomes(rows: Sequence[AnnouncementRow], after: int) -> dict[str, Any]:
-    """A page of the feed: each change that tells something, as the sink is sent it."""
+    """A page of the feed: every announced change, as the sink gets it."""
     announced = [row for row in rows if row.entry.announcement is not None]
     return {
         "outcomes": [
@@ -297,7 +298,7 @@ def approval_json(approval: Approval, status: ApprovalStatus) -> dict[str, Any]:
 
 
 def bulk(found: BulkResult, *, dry_run: bool) -> dict[str, Any]:
-    """What an order for many came to, or would come to."""
+    """The result of a bulk action, or of its dry run."""
     return {
         "dry_run": dry_run,
         "count": len(found.operations),
@@ -328,13 +329,13 @@ def attempt_evidence(attempt: AttemptSummary) -> dict[str, Any]:
 
 
 def _shown_amount(classification: Classification | None) -> str | None:
-    """The amount that an answer shows in the place of the one that was asked for."""
+    """The amount in the response, if it differs from the requested one."""
     money = classification.shown_money if classification is not None else None
     return str(money) if money is not None else None
 
 
 def policies(book: PolicyBook | None, readiness: Readiness) -> dict[str, Any]:
-    """The book in force, and what was wrong with the files when they were last read."""
+    """The book in force, and the problems of the last reading of the policy files."""
     return {
         "revision": book.revision if book is not None else None,
         "providers": [_provider(provider) for provider in book.providers.values()] if book is not None else [],
@@ -382,7 +383,7 @@ def readiness_json(
     journal_healthy: bool,
     rolled_back_s: float | None = None,
 ) -> dict[str, Any]:
-    """Whether calls should come here, and the detail beside it. Only what `why_not` tells keeps it from being ready."""
+    """Whether calls should come here, and details. Only the reasons in `why_not` make the sidecar unready."""
     reasons = {"starting": readiness.starting, "draining": readiness.draining, "no_policies": book is None}
     why_not = [reason for reason, holds in reasons.items() if holds]
     return {

@@ -1,6 +1,6 @@
-"""The command line: one small file a command, no logic. `paywitness --help` is where a newcomer starts.
+"""The command line: one small file a command, no logic. New users start with `paywitness --help`.
 
-main           the group of all commands: a new one is added here
+main           the group of all commands; add a new command here
 run, demo, sandbox, doctor, ca, redirect, circuits, journal    one command or group each
 ops/           `paywitness ops`
 policy/        `paywitness policy`

@@ -1,4 +1,4 @@
-"""What every `paywitness ops` command shares: where the proxy is, who asks, which operations are meant."""
+"""The options that all `paywitness ops` commands share: the admin port, the token, the filters for operations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ AdminResponse = dict[str, Any]
 
 
 def admin_options(command: Command) -> Command:
-    """The options of every command: where the proxy is, who asks, and how to print."""
+    """The options for the admin port: its address, the token, and the form of the output."""
     options = (
         click.option("--json", "as_json", is_flag=True, help="Print the admin API's JSON instead of text."),
         click.option(
@@ -38,13 +38,13 @@ def admin_options(command: Command) -> Command:
             show_envvar=True,
             type=click.Path(path_type=Path),
             show_default=True,
-            help="Where `paywitness run` keeps the admin token.",
+            help="The directory in which `paywitness run` keeps the admin token.",
         ),
         click.option(
             "--token",
             envvar="PAYWITNESS_ADMIN_TOKEN",
             show_envvar=True,
-            help="The admin token. Better by the variable: arguments can be read by others on the machine.",
+            help="The admin token. The variable is safer: other users of the machine can read arguments.",
         ),
         click.option(
             "--admin",
@@ -52,25 +52,23 @@ def admin_options(command: Command) -> Command:
             envvar="PAYWITNESS_ADMIN",
             show_envvar=True,
             show_default=True,
-            help="The proxy's admin port.",
+            help="The sidecar's admin port.",
         ),
     )
     return _with_options(options, command)
 
 
 def filter_options(command: Command) -> Command:
-    """Which operations are meant."""
+    """The filters that select operations."""
     options = (
         click.option("--account", metavar="ID", help="Only of this account: its id, or its name as callers give it."),
         click.option("--payment", metavar="ID", help="Only of this payment: its id, or the provider's name for it."),
         click.option("--amount", metavar='"10.99 EUR"', help="Only of exactly this amount and currency."),
-        click.option("--order", metavar="ID", help="Only about this order: the purchase or thing the policy names."),
+        click.option("--order", metavar="ID", help="Only this order: the purchase or target that the policy names."),
         click.option("--key", help="Only under this key: the service's own, or the one that went to the provider."),
-        click.option("--incidents", is_flag=True, help="Only where evidence contradicts what was final."),
-        click.option("--review", is_flag=True, help="Only what waits for a person."),
-        click.option(
-            "--doubt", is_flag=True, help="Only where money may or may not have moved: unknown, and in review."
-        ),
+        click.option("--incidents", is_flag=True, help="Only operations with contradicting evidence."),
+        click.option("--review", is_flag=True, help="Only operations that wait for a person."),
+        click.option("--doubt", is_flag=True, help="Only operations whose outcome is unknown: unknown, and in review."),
         click.option(
             "--state",
             "states",
@@ -99,7 +97,7 @@ def client_for(admin: str, token: str | None, home: Path) -> AdminClient:
 
 
 def _stored_token(home: Path) -> str | None:
-    """The token that `paywitness run` made, where there is one."""
+    """The token that `paywitness run` made, if there is one."""
     try:
         return (home / "admin-token").read_text("utf-8").strip() or None
     except (OSError, ValueError):
@@ -118,9 +116,9 @@ def call_admin(request: Callable[[], AdminResponse]) -> AdminResponse:
 def error_text(error: AdminRefused) -> str:
     if error.status_code == 401:
         return (
-            "The proxy does not accept the admin token, or none was given. Give the one it was started with: "
+            "The sidecar does not accept the admin token, or none was given. Give the one it was started with: "
             "--token, PAYWITNESS_ADMIN_TOKEN, or --home with the directory that holds its admin-token."
         )
     if error.status_code == 404:
-        return f"{error} `paywitness ops list` shows what it holds; what has ended leaves it after a while."
+        return f"{error} `paywitness ops list` shows its operations. Ended ones leave the journal after a while."
     return str(error)

@@ -1,4 +1,4 @@
-"""`paywitness ca`: the local authority, by which clients trust their proxy for the hosts of policies."""
+"""`paywitness ca`: the local CA, by which clients trust the sidecar for the hosts of the policies."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _home(command: Command) -> Command:
         show_default=True,
         type=click.Path(path_type=Path, file_okay=False),
         envvar="PAYWITNESS_HOME",
-        help="Where the authority is kept, beside our other files.",
+        help="The directory of the authority and of our other files.",
     )
     return option(command)
 
@@ -42,7 +42,7 @@ def _policies(command: Command) -> Command:
 
 
 class OneLineErrorsGroup(click.Group):
-    """Our own errors as one line, not as a traceback."""
+    """Prints our own errors as one line, without a traceback."""
 
     def invoke(self, context: click.Context) -> Any:
         try:
@@ -55,15 +55,15 @@ class OneLineErrorsGroup(click.Group):
 
 @click.group(cls=OneLineErrorsGroup)
 def ca() -> None:
-    """The local authority: what lets services reach providers through us without a change of code.
+    """The local authority: with it, services reach providers through us without a change of code.
 
-    A service whose HTTPS_PROXY is this sidecar asks for a tunnel to its provider. To see the calls inside, the sidecar
-    answers in the provider's name, with certificates of an authority of its own that the service trusts. The authority
-    is bound to the hosts of your policies: for any other name its certificates are void, whoever holds its key.
+    A service whose HTTPS_PROXY is this sidecar requests a tunnel to its provider. To read the calls inside, the sidecar
+    presents itself as the provider, with certificates of its own authority, which the service trusts. The authority is
+    bound to the hosts of your policies: for any other name its certificates are void, whoever holds its key.
 
     \b
-      paywitness ca init                    make it, or bind it to the hosts that policies have gained
-      eval "$(paywitness ca env)"           what a service needs in its environment
+      paywitness ca init                    make it, or bind it to hosts that are new in the policies
+      eval "$(paywitness ca env)"           set the environment of a service
       paywitness ca rotate                  prepare the next one; then: paywitness ca rotate --finish
     """
 
@@ -74,13 +74,13 @@ def ca() -> None:
 @click.option(
     "--bundle",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Also keep the bundle there, for services of other users to read. Remembered: rotate keeps it in step.",
+    help="Also copy the bundle there, for services of other users to read. `rotate` keeps the copy up to date.",
 )
 def init(home: Path, policies: Path | None, bundle: Path | None) -> None:
     """Make the authority, or bind it anew to the hosts that policies name now.
 
-    Run it again after a policy has gained a host: the key stays, so services go on trusting what they trust; for the
-    new host they need the new bundle.
+    Run it again after you have added a host to a policy. The key stays, so services keep their trust. For the new host
+    they need the new bundle.
     """
     files, hosts = LocalCaFiles(home), _hosts(policies)
     before = files.read()
@@ -88,10 +88,10 @@ def init(home: Path, policies: Path | None, bundle: Path | None) -> None:
         click.echo(f"The authority covers every host of the policies: it was not changed.\n{_description(before)}")
     else:
         authority = files.create_or_extend(hosts, utc_datetime(SystemClock().now()))
-        what = "made" if before is None else "bound anew, with the same key"
+        what = "made" if before is None else "bound to the new hosts, with the same key"
         click.echo(f"The authority was {what}.\n{_description(authority)}")
     files.publish(bundle)
-    click.echo(f"Services trust it by {files.bundle_for_services}: see paywitness ca env.")
+    click.echo(f"Services need the bundle {files.bundle_for_services}: see paywitness ca env.")
 
 
 @ca.command()
@@ -99,7 +99,7 @@ def init(home: Path, policies: Path | None, bundle: Path | None) -> None:
 @_policies
 @click.option("--pem", is_flag=True, help="The certificate alone, for a trust store.")
 def show(home: Path, policies: Path | None, pem: bool) -> None:
-    """Show the authority: its names, its end, its fingerprint, and which hosts of the policies it does not cover."""
+    """Show the authority: its names, its end, its fingerprint, and the hosts of the policies that it does not cover."""
     files = LocalCaFiles(home)
     authority = _existing(files)
     if pem:
@@ -118,11 +118,11 @@ def show(home: Path, policies: Path | None, pem: bool) -> None:
 
 @ca.command()
 @_home
-@click.option("--proxy", default=str(DEFAULTS.listen), show_default=True, help="Where the sidecar listens.")
-@click.option("--no-proxy", default="localhost,127.0.0.1,::1", show_default=True, help="What does not go through it.")
+@click.option("--proxy", default=str(DEFAULTS.listen), show_default=True, help="The sidecar's address.")
+@click.option("--no-proxy", default="localhost,127.0.0.1,::1", show_default=True, help="Hosts not to proxy.")
 def env(home: Path, proxy: str, no_proxy: str) -> None:
-    """Print what a service needs in its environment, as lines for a shell; and, as comments, what some clients need
-    besides, because they bring roots of their own.
+    """Print the environment that a service needs, as lines for a shell. Comments say what to do for clients that bring
+    root certificates of their own.
 
     \b
       eval "$(paywitness ca env)"
@@ -140,10 +140,10 @@ def env(home: Path, proxy: str, no_proxy: str) -> None:
 @_policies
 @click.option("--finish", is_flag=True, help="The second step: the next authority signs from now on.")
 def rotate(home: Path, policies: Path | None, finish: bool) -> None:
-    """Change the authority for another, in two steps, so that nobody is cut off.
+    """Replace the authority by another, in two steps, so that no service loses its connection.
 
-    First the next one joins the bundle: let every service load it. Then, with --finish, it signs; a running sidecar
-    takes it over with its next connection.
+    The first step adds the next authority to the bundle: let every service load the bundle. The second step, with
+    --finish, makes the next authority sign. A running sidecar uses it from its next connection on.
     """
     files = LocalCaFiles(home)
     if finish:
@@ -151,7 +151,7 @@ def rotate(home: Path, policies: Path | None, finish: bool) -> None:
         return
     _existing(files)
     prepared = files.prepare_next(_hosts(policies), utc_datetime(SystemClock().now()))
-    click.echo(f"Prepared, and in {files.bundle_for_services}. It signs nothing yet.\n{_description(prepared)}")
+    click.echo(f"The next authority is in {files.bundle_for_services}. It signs nothing yet.\n{_description(prepared)}")
     click.echo("Let every service load the bundle, then: paywitness ca rotate --finish")
 
 

@@ -1,7 +1,7 @@
-"""`paywitness circuits`: which providers are called and which are not, and how to force a circuit.
+"""`paywitness circuits`: the circuits of the providers, and how to force one.
 
-Talks to the admin port of a running proxy. Prints a table on a wide terminal, a few lines for each circuit on a
-narrow one. Exit code 1 if anything was not done.
+It uses the admin port of a running sidecar. It prints a table on a wide terminal, and a few lines for each circuit on a
+narrow one. The exit code is 1 if anything was not done.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from paywitness.core.circuit import FORCIBLE, CallGroup, CircuitState
 from paywitness.core.holds import LimitedBy
 from paywitness.telemetry.logs import printable
 
-_TABLE_COLUMNS_MIN = 120  # below it a table folds its cells beyond reading
+_TABLE_COLUMNS_MIN = 120  # on a narrower terminal a table folds its cells beyond reading
 _COLOURS = {"open": "bold red", "degraded": "bold yellow", "half_open": "yellow", "ramp": "yellow"}
 _UNITS_S = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 _TITLES = ("Circuit", "State", "Since", "For whom", "Calls", "Retries left", "Forced by")
@@ -32,7 +32,7 @@ JsonObject = dict[str, Any]
 
 
 def print_circuit(row: JsonObject) -> None:
-    """How a circuit stands after an order."""
+    """The state of a circuit after a command."""
     ends = f" It ends by itself in {_span(row['retry_after_s'])}." if row["forced"] else ""
     click.echo(text_of(f"{row['provider']} {row['group']} is {words(row['state'])}, {_scope_text(row)}.{ends}").plain)
 
@@ -64,7 +64,7 @@ def print_circuits(found: JsonObject) -> None:
 
 
 def _rows(found: JsonObject) -> Iterator[tuple[JsonObject, str, str]]:
-    """Each circuit, with its calls (which both groups share) and what is left for its retries."""
+    """Each circuit, with the calls at its provider (both groups share them) and the rest of its retry budget."""
     admissions = {admission["provider"]: admission for admission in found["admission"]}
     budgets = {(budget["provider"], budget["group"]): budget for budget in found["budgets"]}
     for row in found["circuits"]:
@@ -98,7 +98,7 @@ def _calls(admission: JsonObject) -> str:
 
 
 def _retries_left(budget: JsonObject) -> str:
-    """In every scope that something was counted in; before that, all of it."""
+    """The rest of the retry budget, in every scope in which retries were counted; "all" before the first."""
     counted = [scope for scope in budget["scopes"] if scope["remaining"] is not None]
     left = ", ".join(f"{words(scope['scope'])} {scope['remaining']:.1f}" for scope in counted)
     return (left or "all") + ("" if budget["fleet"] else " (own)")
@@ -109,7 +109,7 @@ def _forced(row: JsonObject) -> str:
 
 
 def _span(seconds: float) -> str:
-    """About how long, as people say it: 1h 30m."""
+    """About how long, in the largest two units: 1h 30m."""
     if seconds < 1:
         return f"{seconds:.1f}s"
     left, parts = round(seconds), []
@@ -123,7 +123,7 @@ def _span(seconds: float) -> str:
 
 
 class _DefaultListGroup(click.Group):
-    """`circuits` alone is `circuits list`, its options too."""
+    """`circuits` alone means `circuits list`, with its options."""
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
         if not args or (args[0].startswith("-") and args[0] not in context.help_option_names):
@@ -133,28 +133,28 @@ class _DefaultListGroup(click.Group):
 
 @click.group(cls=_DefaultListGroup, epilog=EPILOG)
 def circuits() -> None:
-    """See which providers are called, and force it where you know better.
+    """Show which providers are called, and force a circuit if you know better.
 
-    A circuit opens by itself when a provider is down, and closes when it is back: nothing has to be done. Force it
-    where you know more than the calls show: announced maintenance, or an outage that looks like success.
+    A circuit opens by itself when a provider is down, and closes when it is back. You need not do anything. Force it if
+    you know more than the calls show: announced maintenance, or an outage that looks like success.
 
     \b
-      paywitness circuits                    how every circuit stands, and what is left for retries
+      paywitness circuits                    the state of every circuit, and the rest of the retry budgets
       paywitness circuits force acme write open --reason "maintenance until 14:00" --for 2h
       paywitness circuits release acme write --reason "maintenance is over"
 
-    The group `write` is payments; `inquiry` is our own questions about what became of them, which go on while payments
-    are stopped.
+    The group `write` is payments. The group `inquiry` is our own inquiries about their outcome, which go on while
+    payments are stopped.
     """
 
 
 @circuits.command("list", epilog=EPILOG)
 @admin_options
 def list_circuits(admin: str, token: str | None, home: Path, as_json: bool) -> None:
-    """Show how every circuit stands, how full it is at each provider, and what is left for retries.
+    """Show the state of every circuit, the calls in flight at each provider, and the rest of the retry budgets.
 
-    "Retries left" is in units of cost, in the tightest of each scope: a retry costs 1 after what was not sent, 2 after
-    an error, 4 after a lost answer.
+    "Retries left" is in units of cost, in the tightest of each scope: a retry costs 1 if nothing was sent, 2 after an
+    error response, 4 after a lost response.
 
     \b
       paywitness circuits list --json
@@ -176,7 +176,7 @@ _GROUP = click.argument("group", type=click.Choice([group.value for group in Cal
 @_PROVIDER
 @_GROUP
 @click.argument("state", type=click.Choice(sorted(state.value for state in FORCIBLE)))
-@click.option("--reason", required=True, help="Why: others see it beside the circuit, and it is in the log.")
+@click.option("--reason", required=True, help="Why: shown beside the circuit, and in the log.")
 @click.option(
     "--for", "lasts", metavar="DURATION", default="1h", show_default=True, help="How long: 15m, 2h, at most 7d."
 )
@@ -185,16 +185,16 @@ _GROUP = click.argument("group", type=click.Choice([group.value for group in Cal
 def force_circuit(
     admin: str, token: str | None, home: Path, as_json: bool, provider: str, group: str, state: str, **given: str
 ) -> None:
-    """Put a circuit into a state for a while, whatever the calls show.
+    """Put a circuit into a state for a limited time, whatever the calls show.
 
     \b
-      open      nothing is sent: new calls get 503 at once; what is in doubt is still looked after
+      open      nothing is sent: new calls get 503 at once; inquiries for unknown outcomes go on
       degraded  calls pass, low priority is shed, retries go only as far as they help
-      closed    calls pass, also where the circuit would have opened or the provider asked to wait
+      closed    calls pass, even if the circuit would have opened or the provider asked to wait
     \b
       paywitness circuits force acme write open --reason "maintenance until 14:00" --for 2h
 
-    It holds for all sidecars that share --limits, else for this one. After a forced open a few probes come first.
+    It holds for all sidecars that share --limits, or else for this one. A forced open ends with a few probes.
     """
     command = {"state": state, "actor": given["actor"], "reason": given["reason"], "for": given["lasts"]}
     client = client_for(admin, token, home)
@@ -205,13 +205,13 @@ def force_circuit(
 @circuits.command("release", epilog=EPILOG)
 @_PROVIDER
 @_GROUP
-@click.option("--reason", required=True, help="Why: it is in the log.")
+@click.option("--reason", required=True, help="Why: shown in the log.")
 @_ACTOR
 @admin_options
 def release_circuit(
     admin: str, token: str | None, home: Path, as_json: bool, provider: str, group: str, actor: str, reason: str
 ) -> None:
-    """Take an order back before its time. Where none is in force nothing changes.
+    """Take a forced state back before its time. If none is in force, nothing changes.
 
     \b
       paywitness circuits release acme write --reason "maintenance is over"
@@ -234,7 +234,7 @@ def _call_circuits_api(request: Callable[[], AdminResponse]) -> AdminResponse:
         try:
             return request()
         except AdminRefused as error:
-            if error.status_code == 404:  # of no operation: what there is instead is in the answer
+            if error.status_code == 404:  # not about an operation: the reply already says what exists instead
                 raise click.ClickException(printable(str(error))) from None
             raise
 

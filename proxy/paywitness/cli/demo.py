@@ -1,4 +1,4 @@
-"""`paywitness demo`: a hundred payments through a broken provider, with and without us."""
+"""`paywitness demo`: a hundred payments to a broken provider, with and without us."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _PIPE_COLUMNS = 120  # columns
     "--payments",
     default=100,
     type=click.IntRange(_PAYMENTS_MIN, _PAYMENTS_MAX),
-    help="How many; up to 300 take half a minute.",
+    help="How many payments; 300 take half a minute.",
 )
-@click.option("--seed", default=1, help="Decides the payments and every fault they meet.")
-@click.option("--json", "as_json", is_flag=True, help="The result as JSON: verdicts, what callers were told, ledgers.")
+@click.option("--seed", default=1, help="Decides the payments and every fault.")
+@click.option("--json", "as_json", is_flag=True, help="The result as JSON: verdicts, the callers' replies, ledgers.")
 def demo(payments: int, seed: int, as_json: bool) -> None:
-    """Tell the story in under a minute, and leave by itself.
+    """Show the difference in under a minute.
 
-    The same payments through the same faults: with an SDK's retries straight to the provider, and through Paywitness.
-    Providers and proxy run on free ports and a temporary journal; nothing else is needed, nothing is left behind. What
-    is printed at the end is what the providers' ledgers show.
+    The same payments meet the same faults twice: with an SDK's retries straight to the provider, and through
+    Paywitness. Providers and sidecar use free ports and a temporary journal. Nothing else is needed, and nothing is
+    left behind. The numbers at the end are counted in the providers' ledgers.
     """
     console = Console(stderr=as_json)
     if not console.is_terminal:

@@ -21,11 +21,11 @@ from paywitness.tools.doctor.runner import DoctorReport, Severity
 
 _SHOWN_OPTIONS = {"config", "policies", "journal", "limits", "listen", "admin", "webhooks", "home"}
 _COLOURS = {Severity.OK: "green", Severity.WARNING: "yellow", Severity.UNFIT: "bold red"}
-_HELP = """Say whether this installation is fit to hold money, and what to change.
+_HELP = """Check whether this installation is fit to hold money, and show what to change.
 
-Takes the options, variables and paywitness.yaml of `paywitness run`, and looks at what that would use: policies,
-secrets, journal, limits, machine. One line a check: ok, warning or unfit, what was found, why it matters, what to do.
-It changes nothing, shows no secret, and ends within 15 seconds. Exit code 1 where anything is unfit.
+Takes the options, variables and paywitness.yaml of `paywitness run`, and checks the parts that a run would use:
+policies, secrets, journal, limits, machine. Each check prints one line: ok, warning or unfit, the finding, why it
+matters, the remedy. It changes nothing, shows no secret, and ends within 15 seconds. Exit code 1 if anything is unfit.
 
 \b
   paywitness doctor
@@ -61,14 +61,14 @@ def _print(report: DoctorReport) -> None:
 
 
 def _options() -> list[click.Parameter]:
-    """Those of `run`, so that one paywitness.yaml serves both; the help shows those that matter here."""
+    """The options of `run`, so that one paywitness.yaml serves both. The help shows only those that matter here."""
     options: list[click.Parameter] = []
     for parameter in run.params:
         option = copy.copy(parameter)
         if isinstance(option, click.Option):
             option.hidden = option.name not in _SHOWN_OPTIONS
         options.append(option)
-    return [*options, click.Option(["--json", "as_json"], is_flag=True, help="For machines.")]
+    return [*options, click.Option(["--json", "as_json"], is_flag=True, help="Print JSON.")]
 
 
 doctor = click.Command(

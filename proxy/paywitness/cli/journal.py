@@ -1,6 +1,6 @@
-"""`paywitness journal`: who holds the journal, at which level it is, and how to raise it.
+"""`paywitness journal`: the sidecars that hold the journal, its level, and how to raise it.
 
-Talks to the admin port of a running proxy. Exit code 1 if anything was not done.
+It uses the admin port of a running sidecar. The exit code is 1 if anything was not done.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from paywitness.telemetry.logs import printable
 
 @click.group(epilog=EPILOG)
 def journal() -> None:
-    """See who holds the journal, and raise its level after an upgrade.
+    """Show which sidecars hold the journal, and raise its level after an upgrade.
 
-    Neighbouring releases share a journal while you replace one sidecar after the other. What an older one cannot keep
-    begins when the journal's level is raised: limits are enforced only from then on, and an older sidecar is refused
-    (it answers 504, and sends nothing). The level is raised by itself once no older sidecar has lived for ten leases,
-    or by you. It is never lowered.
+    Neighbouring releases share a journal while you replace one sidecar after the other. Rules that an older release
+    cannot keep begin when the journal's level is raised: limits are enforced only from then on, and an older sidecar is
+    refused (it replies 504, and sends nothing). The level rises by itself once no older sidecar has been seen for ten
+    leases, or you raise it. It is never lowered.
 
     Releases before levels (0.1) announce nothing. Stop them before you start a newer one.
 
@@ -56,8 +56,8 @@ def upgrade(
 ) -> None:
     """Raise the journal to the level of this release, now instead of after ten leases.
 
-    Sidecars of older releases are refused from then on. If one was seen lately, nothing is done unless you say that it
-    is stopped.
+    Sidecars of older releases are refused from then on. If one was seen lately, the command does nothing unless you
+    confirm with --older-stopped that it is stopped.
 
     \b
       paywitness journal upgrade --reason "all sidecars run 0.2"

@@ -1,4 +1,4 @@
-"""`paywitness`: the group of all commands. Each command is loaded when it is called, so that a start is quick."""
+"""`paywitness`: the group of all commands. It loads each command when it is called, so that a start is quick."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from importlib import import_module
 import click
 
 _COMMANDS = ("run", "demo", "sandbox", "policy", "ops", "circuits", "ca", "redirect", "doctor", "journal")
-_GROUPS = {"ops": "ops.group", "policy": "policy.group"}  # those that are folders
+_GROUPS = {"ops": "ops.group", "policy": "policy.group"}  # commands that are folders
 
 
 class _Commands(click.Group):
-    """Each is loaded when it is asked for: a sidecar that was killed is back the sooner."""
+    """Loads a command when it is called: a sidecar that was killed is back sooner."""
 
     def list_commands(self, context: click.Context) -> list[str]:
         return sorted(_COMMANDS)
@@ -26,13 +26,13 @@ class _Commands(click.Group):
 _EPILOG = """
 \b
 First steps:
-  paywitness run --with-sandbox          a proxy, a provider to play with, a journal
-  paywitness policy check policies/      what your policies say, and what is wrong with them
-  paywitness doctor                      whether all this is fit to hold money
-  paywitness ops list --doubt            what became of the money, as far as anybody knows
+  paywitness run --with-sandbox          a sidecar, a provider to play with, a journal
+  paywitness policy check policies/      a summary of your policies, and every problem in them
+  paywitness doctor                      whether this installation is fit to hold money
+  paywitness ops list --doubt            the payments whose outcome is unknown
   paywitness circuits                    which providers are being called, and which are not
-  paywitness journal status              who holds the journal, and at which level it is
-  paywitness ca init                     let services come by HTTPS_PROXY, with no change of code
+  paywitness journal status              the sidecars that hold the journal, and its level
+  paywitness ca init                     let services use HTTPS_PROXY, with no change of code
 """
 
 
@@ -42,5 +42,5 @@ def main() -> None:
     """Paywitness carries payment calls to providers and knows what became of each one.
 
     Point a service at http://127.0.0.1:8700/{provider}/... instead of the provider. Every call is journalled before it
-    is sent; a lost response is an unknown outcome, not a failure; a retry happens only where it cannot charge twice.
+    is sent. A lost response is an unknown outcome, not a failure. A retry happens only if it cannot charge twice.
     """

@@ -1,4 +1,4 @@
-"""`paywitness redirect`: the kernel's rules that bring a service's calls to the sidecar without its knowing."""
+"""`paywitness redirect`: kernel rules that send a service's calls to the sidecar, without a change of the service."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from paywitness.transparent.redirect import (
 _BACKEND = click.option(
     "--backend",
     type=click.Choice([backend.value for backend in FirewallBackend]),
-    help="By which tool.  [default: nft where it is installed, else iptables]",
+    help="The tool.  [default: nft if it is installed, else iptables]",
 )
 
 
 @click.group(cls=OneLineErrorsGroup)
 def redirect() -> None:
-    """Bring a service's outgoing calls to the sidecar by the kernel, without a proxy setting.
+    """Send a service's outgoing calls to the sidecar by kernel rules, without a proxy setting.
 
     The rules hold for one network namespace: a pod, a container, or this machine. Connections to ports 80 and 443 go to
-    the sidecar; those of the sidecar's own user, to this machine and to private networks do not. The service must trust
-    the local authority (paywitness ca env), and the sidecar must listen on this machine: --listen localhost:8700.
+    the sidecar. Connections of the sidecar's own user, to this machine and to private networks do not. The service must
+    trust the local authority (paywitness ca env), and the sidecar must listen on this machine: --listen localhost:8700.
 
     \b
       paywitness redirect install --uid 1337          in an init container, as root
@@ -40,7 +40,7 @@ def redirect() -> None:
 
 
 @redirect.command("install")
-@click.option("--uid", type=click.IntRange(1), help="The user that the sidecar runs as: its connections pass.")
+@click.option("--uid", type=click.IntRange(1), help="The user that the sidecar runs as. Its connections pass.")
 @click.option("--gid", type=click.IntRange(1), help="Or its group.")
 @click.option(
     "--to-port",
@@ -49,16 +49,16 @@ def redirect() -> None:
     show_default=True,
     help="The sidecar's port.",
 )
-@click.option("--ports", default="80,443", show_default=True, help="Which destinations' ports.")
-@click.option("--private", "private_too", is_flag=True, help="Also what goes to private networks.")
+@click.option("--ports", default="80,443", show_default=True, help="The destination ports to redirect.")
+@click.option("--private", "private_too", is_flag=True, help="Also redirect connections to private networks.")
 @click.option("--dry-run", is_flag=True, help="Print the rules and change nothing.")
 @_BACKEND
 def install_rules(
     uid: int | None, gid: int | None, to_port: int, ports: str, private_too: bool, dry_run: bool, backend: str | None
 ) -> None:
-    """Install the rules, in place of those that we installed before."""
+    """Install the rules. They replace those that we installed before."""
     if uid is None and gid is None:
-        raise click.UsageError("give --uid or --gid of the sidecar: without it, it would be redirected to itself")
+        raise click.UsageError("give --uid or --gid of the sidecar, or it would be redirected to itself")
     wanted = RedirectRules(uid, gid, to_port, _ports(ports), private_too)
     chosen = FirewallBackend(backend) if backend else detect_backend()
     if dry_run:
@@ -73,7 +73,7 @@ def install_rules(
 @redirect.command("remove")
 @_BACKEND
 def remove_rules(backend: str | None) -> None:
-    """Remove the rules. Where there are none, nothing happens."""
+    """Remove the rules. If there are none, nothing happens."""
     remove(FirewallBackend(backend) if backend else detect_backend())
     click.echo("No rule of ours is left.")
 
@@ -81,7 +81,7 @@ def remove_rules(backend: str | None) -> None:
 @redirect.command()
 @_BACKEND
 def show(backend: str | None) -> None:
-    """Show what stands in the kernel of ours. Exit code 1 where nothing does."""
+    """Show our rules in the kernel. Exit code 1 if there are none."""
     found = installed_rules(FirewallBackend(backend) if backend else detect_backend())
     if not found:
         click.echo("No rule of ours is installed.", err=True)

@@ -1,4 +1,4 @@
-"""`paywitness run`: the proxy, until it is told to stop. Its options, and the lines that it prints at the start."""
+"""`paywitness run`: the sidecar, until it is stopped. Its options, and the lines that it prints at the start."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from paywitness.randomness import SystemRandomness
 
 
 def startup_lines(settings: Settings, book: PolicyBook, recovered: int) -> list[str]:
-    """Its first lines: where it listens, for whom, and what it found."""
+    """The first lines: the addresses, the providers, and the operations recovered."""
     providers = ", ".join(sorted(book.providers))
     lines = [
         f"Paywitness listens on {settings.listen.url}/{{provider}}/...  for: {providers}",
@@ -47,7 +47,7 @@ def startup_lines(settings: Settings, book: PolicyBook, recovered: int) -> list[
     ]
     observed = sorted(name for name, provider in book.providers.items() if provider.observe)
     if observed:
-        lines.append(f"Only observed, so calls pass as they came and nothing guards them: {', '.join(observed)}")
+        lines.append(f"Shadow mode, so calls pass unchanged and unguarded: {', '.join(observed)}")
     if settings.limits != LOCAL:
         lines.append(f"Retry budgets and circuits are the fleet's: {redacted_url(settings.limits)}")
     elif settings.journal_path is None:
@@ -66,9 +66,9 @@ def startup_lines(settings: Settings, book: PolicyBook, recovered: int) -> list[
         url = settings.sandbox.url
         lines.append(f"The sandbox provider listens on {url}  ledger: {url}/_sandbox/ledger")
         if url not in {provider.upstream for provider in book.providers.values()}:
-            lines.append(f"No policy's upstream is the sandbox: set `upstream: {url}` in a policy to reach it.")
+            lines.append(f"No policy uses the sandbox as its upstream: set `upstream: {url}` in a policy to reach it.")
     if recovered:
-        lines.append(f"Recovered what an earlier process had left under way: {recovered} operation(s).")
+        lines.append(f"Recovered from an earlier process: {recovered} operation(s).")
     return lines
 
 
@@ -77,11 +77,11 @@ def startup_lines(settings: Settings, book: PolicyBook, recovered: int) -> list[
 _FILE_BYTES_MAX = 64 * 1024
 _OPEN_FILES = 8192
 _YEAR_S = 365 * 86400.0
-_SANDBOX_SECRET = "ACME_WEBHOOK_SECRET"  # as the policy of acme names it
+_SANDBOX_SECRET = "ACME_WEBHOOK_SECRET"  # the name in acme's policy
 
 
 def _read_config_file(context: click.Context, _: click.Parameter, path: Path | None) -> Path | None:
-    """Values of `paywitness.yaml` become defaults: the environment and flags win over them."""
+    """Make the values of `paywitness.yaml` the defaults. The environment and flags win over them."""
     found = path or Path("paywitness.yaml")
     if not found.is_file():
         if path is not None:
@@ -101,7 +101,7 @@ def _read_config_file(context: click.Context, _: click.Parameter, path: Path | N
         raise click.BadParameter(f"{found}: unknown key {unknown[0].replace('_', '-')!r}; known are {allowed}")
     for name, value in named.items():
         if value is False and not getattr(known[name], "is_flag", False):
-            named[name] = OFF  # YAML 1.1 takes `off` for false
+            named[name] = OFF  # YAML 1.1 reads `off` as false
     context.default_map = {**named, **(context.default_map or {})}
     return path
 
@@ -113,7 +113,7 @@ def _read_config_file(context: click.Context, _: click.Parameter, path: Path | N
     envvar="PAYWITNESS_CONFIG",
     callback=_read_config_file,
     is_eager=True,
-    help="A YAML file with these options' names as keys.  [default: ./paywitness.yaml where there is one]",
+    help="A YAML file with these options' names as keys.  [default: ./paywitness.yaml if it exists]",
     show_default=False,
 )
 @click.option(
@@ -123,7 +123,7 @@ def _read_config_file(context: click.Context, _: click.Parameter, path: Path | N
     help="The directory of policy files; watched while running.  [default: ./policies, else those shipped]",
     show_default=False,
 )
-@click.option("--listen", default=str(DEFAULTS.listen), envvar="PAYWITNESS_LISTEN", help="Where services call us.")
+@click.option("--listen", default=str(DEFAULTS.listen), envvar="PAYWITNESS_LISTEN", help="The address for services.")
 @click.option(
     "--admin", default=str(DEFAULTS.admin), envvar="PAYWITNESS_ADMIN", help="Metrics, health and the admin API."
 )
@@ -131,14 +131,14 @@ def _read_config_file(context: click.Context, _: click.Parameter, path: Path | N
     "--journal",
     default=DEFAULTS.journal,
     envvar="PAYWITNESS_JOURNAL",
-    help="Where operations are recorded: sqlite:///relative.db or sqlite:////absolute.db; for a fleet "
+    help="The journal of operations: sqlite:///relative.db or sqlite:////absolute.db; for a fleet "
     "redis://host:6379/0 (rediss://, redis+sentinel://).",
 )
 @click.option(
     "--limits",
     default=DEFAULTS.limits,
     envvar="PAYWITNESS_LIMITS",
-    help="Where retry budgets and circuits are kept: local, or one Redis for the fleet: redis://host:6379/1 "
+    help="The store of retry budgets and circuits: local, or one Redis for the fleet: redis://host:6379/1 "
     "(rediss://, redis+sentinel://, redis+cluster://).",
 )
 @click.option(
@@ -146,16 +146,16 @@ def _read_config_file(context: click.Context, _: click.Parameter, path: Path | N
     default=str(DEFAULTS.home),
     type=click.Path(path_type=Path, file_okay=False),
     envvar="PAYWITNESS_HOME",
-    help="Where we keep files of our own: the admin token when the environment gives none, and the spool.",
+    help="The directory of our own files: the spool, and the admin token if the environment gives none.",
 )
 @click.option("--with-sandbox", is_flag=True, envvar="PAYWITNESS_WITH_SANDBOX", help="Start the sandbox provider too.")
-@click.option("--sandbox", default=str(SANDBOX), envvar="PAYWITNESS_SANDBOX", help="Where the sandbox listens.")
+@click.option("--sandbox", default=str(SANDBOX), envvar="PAYWITNESS_SANDBOX", help="The sandbox's address.")
 @click.option(
     "--log-level",
     default=DEFAULTS.log_level,
     type=click.Choice(["debug", "info", "warning", "error"]),
     envvar="PAYWITNESS_LOG_LEVEL",
-    help="info: whatever is not a clean first-try success.",
+    help="info: everything except clean first-try successes.",
 )
 @click.option(
     "--log-calls",
@@ -168,19 +168,19 @@ def _read_config_file(context: click.Context, _: click.Parameter, path: Path | N
     "--lease-seconds",
     default=DEFAULTS.lease_s,
     envvar="PAYWITNESS_LEASE_SECONDS",
-    help="How long a right to send lasts.",
+    help="How long a lease, the right to send, lasts.",
 )
 @click.option(
     "--grace-seconds",
     default=DEFAULTS.grace_s,
     envvar="PAYWITNESS_GRACE_SECONDS",
-    help="How long SIGTERM waits for calls.",
+    help="How long a shutdown waits for calls under way.",
 )
 @click.option(
     "--drain-delay",
     default=option_text(DEFAULTS.drain_delay_s),
     envvar="PAYWITNESS_DRAIN_DELAY",
-    help="How long after SIGTERM calls are still taken while /readyz says no; then comes the grace.",
+    help="How long after SIGTERM we take calls while /readyz says no. Then the grace time begins.",
 )
 @click.option(
     "--reuse-port",
@@ -193,7 +193,7 @@ def _read_config_file(context: click.Context, _: click.Parameter, path: Path | N
     default=DEFAULTS.unlisted.value,
     type=click.Choice([way.value for way in Unlisted]),
     envvar="PAYWITNESS_UNLISTED",
-    help="For callers that use us as their proxy: hosts that no policy names. Never intercepted.",
+    help="Hosts that no policy names, for callers that use us as a proxy. We never intercept them.",
 )
 @click.option(
     "--calls-max", default=DEFAULTS.calls_max, envvar="PAYWITNESS_CALLS_MAX", help="Operations under way at once."
@@ -202,39 +202,39 @@ def _read_config_file(context: click.Context, _: click.Parameter, path: Path | N
     "--webhooks",
     default=str(DEFAULTS.webhooks),
     envvar="PAYWITNESS_WEBHOOKS",
-    help="Where providers' webhooks come in, apart from all else since it may be public; off: nowhere.",
+    help="The listener for providers' webhooks. It is separate because it may be public. off: no listener.",
 )
 @click.option(
     "--webhook-body-bytes",
     default=DEFAULTS.webhook_body_bytes,
     type=click.IntRange(1024, 1024 * 1024),
     envvar="PAYWITNESS_WEBHOOK_BODY_BYTES",
-    help="How large a delivery of webhooks may be.",
+    help="The largest webhook.",
 )
 @click.option(
     "--webhook-rate",
     default=DEFAULTS.webhook_rate,
     type=click.IntRange(1, 10_000),
     envvar="PAYWITNESS_WEBHOOK_RATE",
-    help="How many deliveries of one address a second may turn out not to be genuine; then it gets 429.",
+    help="How many webhooks of one address may fail verification in a second before it gets 429.",
 )
 @click.option(
     "--trusted-proxies",
     envvar="PAYWITNESS_TRUSTED_PROXIES",
-    help="Addresses or networks in front of the webhooks' port whose X-Forwarded-For is believed, with commas between.",
+    help="Proxies before the webhook port whose X-Forwarded-For we trust: addresses or networks, with commas between.",
     show_default=False,
 )
 @click.option(
     "--allowed-hosts",
     envvar="PAYWITNESS_ALLOWED_HOSTS",
-    help="Further names under which the payment and the admin port may be asked, with commas between; *.name for all "
-    "below it. Addresses, localhost, names of one label and of Kubernetes services need not be named.",
+    help="Further host names of the payment port and the admin port, with commas between; *.name for all below it. "
+    "Addresses, localhost, names of one label and of Kubernetes services are always allowed.",
     show_default=False,
 )
 @click.option(
     "--events",
     envvar="PAYWITNESS_EVENTS",
-    help="Where ends, doubts, resolutions and incidents go as CloudEvents: http(s)://host/path.  [default: nowhere]",
+    help="The sink for ends, doubts, resolutions and incidents, as CloudEvents: http(s)://host/path.  [default: none]",
     show_default=False,
 )
 @click.option(
@@ -247,7 +247,7 @@ def _read_config_file(context: click.Context, _: click.Parameter, path: Path | N
     "--tombstones",
     default=option_text(DEFAULTS.tombstones_s),
     envvar="PAYWITNESS_TOMBSTONES",
-    help="How long after that its key answers 410; later it would be a new payment.",
+    help="How long after that a call with its key gets 410. Later the call would be a new payment.",
 )
 @click.option(
     "--payments-kept",
@@ -260,37 +260,38 @@ def _read_config_file(context: click.Context, _: click.Parameter, path: Path | N
     default=DEFAULTS.resolvers,
     type=click.IntRange(1, 1000),
     envvar="PAYWITNESS_RESOLVERS",
-    help="Operations in doubt looked at side by side.",
+    help="How many operations the resolver handles at once.",
 )
 @click.option(
     "--resolvers-per-provider",
     default=DEFAULTS.resolvers_per_provider,
     type=click.IntRange(1, 1000),
     envvar="PAYWITNESS_RESOLVERS_PER_PROVIDER",
-    help="Of these, at most so many of one provider.",
+    help="How many of these may be of one provider.",
 )
 @click.option(
     "--harvest",
     default=option_text(DEFAULTS.late_response_s),
     envvar="PAYWITNESS_HARVEST",
-    help="How long a late answer is listened for after its attempt timed out; 0: not at all.",
+    help="How long we wait for a late response after its attempt has timed out; 0: not at all.",
 )
 @click.option(
     "--spool",
     type=click.Path(path_type=Path, file_okay=False),
     envvar="PAYWITNESS_SPOOL",
-    help="Where evidence waits, encrypted, that the journal did not take; of one process.  [default: {home}/spool]",
+    help="The directory for evidence that the journal did not take. One process only.  [default: {home}/spool]",
     show_default=False,
 )
 def run(**given: Any) -> None:
-    """Start the proxy.
+    """Start the sidecar.
 
-    Services call http://127.0.0.1:8700/{provider}/... as if it were the provider. SIGTERM drains: no new calls, those
-    under way finish or are recorded as doubt. SIGHUP reads the policies again (they are watched anyway).
+    Services call http://127.0.0.1:8700/{provider}/... as if it were the provider. SIGTERM drains: the sidecar takes no
+    new calls, and those under way finish or are recorded as unknown. SIGHUP reads the policies again (they are watched
+    anyway).
 
     \b
-    Secrets come from the environment; with a SQLite journal they are made and kept beside it (mode 0600):
-      PAYWITNESS_IDENTITY_SECRET   gives calls their identity; never change it while the journal lives
+    Secrets come from the environment. With a SQLite journal the sidecar makes and keeps them beside it (mode 0600):
+      PAYWITNESS_IDENTITY_SECRET   the secret of the hashes that identify calls; never change it while the journal lives
       PAYWITNESS_ENCRYPTION_KEYS   id:base64,...  32 bytes each; the first one encrypts, all decrypt
       PAYWITNESS_ADMIN_TOKEN       bearer token of the admin API
       PAYWITNESS_EVENTS_SECRET     signs the events that are sent to --events; only from the environment
@@ -304,7 +305,7 @@ def run(**given: Any) -> None:
 
 
 def settings_of(given: Mapping[str, Any]) -> Settings:
-    """What the options say, or SettingsError."""
+    """Settings from the options. Raises SettingsError."""
     policies, spool, events = given["policies"], given["spool"], given["events"]
     settings = Settings(
         policies=Path(policies) if policies else default_policies(),
@@ -329,12 +330,13 @@ def settings_of(given: Mapping[str, Any]) -> Settings:
         allowed_hosts=read_names(given["allowed_hosts"] or "", "--allowed-hosts"),
         events=read_sink(events, "--events") if events and events != OFF else None,
         retention_s=read_duration(given["retention"], "--retention", least_s=60, most_s=20 * _YEAR_S),
-        # A caller's own retries end within a day. A key that was forgotten sooner would pay again.
+        # A caller's own retries end within a day. If a key were forgotten sooner, a retry would pay again.
         tombstones_s=read_duration(given["tombstones"], "--tombstones", least_s=86400, most_s=20 * _YEAR_S),
         payments_kept_s=read_duration(given["payments_kept"], "--payments-kept", least_s=86400, most_s=20 * _YEAR_S),
         resolvers=given["resolvers"],
         resolvers_per_provider=given["resolvers_per_provider"],
-        # Well under `settle` (10 m): what may still be listened for is not over.
+        # Well under the default `settle` (10 m): an inquiry must not prove absence while a late response may still
+        # come.
         late_response_s=read_duration(given["harvest"], "--harvest", least_s=0, most_s=300),
         spool=Path(spool) if spool else None,
     )
@@ -352,10 +354,10 @@ def default_policies() -> Path:
 
 def _run(settings: Settings) -> None:
     if sys.platform != "linux":
-        click.echo("Paywitness is made for Linux: resets and lease clocks are weaker elsewhere.", err=True)
+        click.echo("Paywitness is made for Linux. Elsewhere connection resets and lease clocks are weaker.", err=True)
     _raise_open_files_limit()
     try:
-        import uvloop  # the `speed` extra; everything works without it
+        import uvloop  # the `speed` extra; optional
     except ImportError:
         asyncio.run(_serve(settings))
     else:
@@ -363,7 +365,7 @@ def _run(settings: Settings) -> None:
 
 
 def _raise_open_files_limit() -> None:
-    """A thousand callers and as many connections to providers are more files than a process may have by default."""
+    """Raise the limit of open files, as far as allowed: a thousand callers need as many connections to providers."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -374,7 +376,7 @@ async def _serve(settings: Settings) -> None:
     environment: Mapping[str, str] = os.environ
     async with AsyncExitStack() as exit_stack:
         if settings.sandbox is not None:
-            from paywitness_sandbox.server import Sandbox, SandboxOptions  # no part of a start without one
+            from paywitness_sandbox.server import Sandbox, SandboxOptions  # loaded only with --with-sandbox
 
             secret = environment.get(_SANDBOX_SECRET) or SystemRandomness().token()
             environment = {**environment, _SANDBOX_SECRET: secret}
@@ -387,7 +389,7 @@ async def _serve(settings: Settings) -> None:
 
 
 def _sandbox_webhooks(listener: Address | None, secret: str) -> Mapping[str, object]:
-    """Where the sandbox beside us sends its events: to us, as the policy of acme expects them."""
+    """The webhook settings of the sandbox that runs beside us: it sends to us, as acme's policy expects."""
     if listener is None or listener.port == 0:
         return {}
     return {"url": f"{listener.url}/paywitness/webhooks/acme", "secret": secret, "scheme": "hmac_sha256"}

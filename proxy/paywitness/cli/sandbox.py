@@ -14,20 +14,20 @@ from paywitness_sandbox.server import Sandbox, SandboxOptions
 
 
 @click.command(context_settings={"show_default": True})
-@click.option("--listen", default=str(SANDBOX), envvar="PAYWITNESS_SANDBOX", help="Where the provider listens.")
+@click.option("--listen", default=str(SANDBOX), envvar="PAYWITNESS_SANDBOX", help="The provider's address.")
 @click.option(
     "--contract",
     default="replayed",
     type=click.Choice(["replayed", "reexecuted", "not_stored", "none"]),
-    help="What it keeps under an idempotency key.",
+    help="Which responses it stores under an idempotency key.",
 )
-@click.option("--seed", default=1, help="Decides every fault that a schedule draws.")
+@click.option("--seed", default=1, help="Decides every fault of a schedule.")
 def sandbox(listen: str, contract: str, seed: int) -> None:
-    """Start a payment provider that breaks on request, and keeps a ledger of what really happened.
+    """Start a payment provider that breaks on request, and keeps a ledger of every effect.
 
     \b
       curl -s http://127.0.0.1:8702/_sandbox/           its routes and faults
-      curl -s http://127.0.0.1:8702/_sandbox/ledger     what really happened
+      curl -s http://127.0.0.1:8702/_sandbox/ledger     every effect
     """
     try:
         address = read_address(listen, "--listen")

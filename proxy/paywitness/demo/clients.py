@@ -1,9 +1,8 @@
 """The applications: a job that pays an order with a provider's SDK, and runs again when the SDK gives up.
 
-One client for all contestants, made after what real SDKs do: it retries connection errors, timeouts, 409, 429 and 5xx
-twice, with backoff and Retry-After, under one idempotency key that lives for the call. The job, pod or agent that tries
-again makes a new call, and a new call mints a new key. What a contestant changes about that is in its `Contestant`, and
-nowhere else.
+All contestants use one client, modelled on real SDKs: it retries connection errors, timeouts, 409, 429 and 5xx twice,
+with backoff and Retry-After, under one idempotency key for each call. A job that runs again makes a new call, and a new
+call makes a new key. The differences between contestants are only in `Contestant`.
 """
 
 from __future__ import annotations
@@ -20,15 +19,14 @@ import aiohttp
 from paywitness.demo.score import CallerResult, ReportedOutcome
 
 # --- Payments and faults
-# The payments, and what goes wrong with each request that reaches the provider. From one seed, the same in every
-# lane.
+# The payments, and the fault of each request that reaches the provider. From one seed, the same for every contestant.
 #
-# The n-th request of a payment that reaches the provider meets the n-th fault of its script, whoever sent it and under
-# whichever key. So the contestants differ in what they do about a fault, never in how many they are dealt at the same
+# The n-th request of a payment that reaches the provider meets the n-th fault of its script, whatever its sender and
+# its key. So the contestants differ in how they handle a fault, and never in the faults that they get at the same
 # point.
 
-# How many requests in a hundred meet it; the rest are served properly. Heavy weather, on purpose: a hundred payments
-# must show in half a minute what a shop sees in a bad quarter.
+# The number of requests in a hundred that meet each fault; the others are served properly. The faults are many on
+# purpose: a hundred payments must show in half a minute what a shop sees in a bad quarter.
 FAULTS = {
     "drop_after_commit": 7,
     "reset_after_commit": 4,
@@ -46,16 +44,16 @@ FAULTS = {
     "slow(slow_s=0.7)": 5,
 }
 NO_FAULT = "-"
-SCRIPT_ITEMS = 16  # more requests than a payment ever makes here; from then on the sky is clear
+SCRIPT_ITEMS = 16  # more requests than a payment ever makes here; later ones meet no fault
 
 SOURCES = {"tok_ok": 94, "tok_insufficient_funds": 3, "tok_stolen_card": 2, "tok_expired_card": 1}
 AMOUNT_MINOR_MIN, AMOUNT_MINOR_MAX = 500, 25_000
 CURRENCY = "EUR"
 
-START_SPAN_S = 18.0  # the payments of a run start within this, evenly spread
+START_SPAN_S = 18.0  # the payments of a run start within this time, evenly spread
 START_GAP_S_MAX = 0.2
 START_GAP_S_MIN = (
-    0.06  # faster, and a small machine would be the fault: 300 payments fit into the span, more take longer
+    0.06  # faster, and a small machine would cause faults: 300 payments fit into the span, more take longer
 )
 OUTAGE_AT = 0.4  # of the span
 OUTAGE_S = 2.0
@@ -69,7 +67,7 @@ class DemoPayment:
     script: tuple[str, ...]
 
     def fault(self, arrived: int) -> str:
-        """What the next request meets when so many have arrived before it."""
+        """The fault of the next request, after `arrived` requests have reached the provider."""
         return self.script[arrived] if arrived < len(self.script) else NO_FAULT
 
     @property
@@ -100,7 +98,7 @@ def start_gap_s(count: int) -> float:
 
 
 def outage(count: int) -> dict[str, object]:
-    """The schedule of a provider: once, for a short while, nobody listens."""
+    """The schedule of a provider: once, for a short time, it does not listen."""
     start_s = OUTAGE_AT * start_gap_s(count) * count
     return {"outages": [{"mode": "refuse", "start_s": start_s, "duration_s": OUTAGE_S}]}
 
@@ -108,7 +106,7 @@ def outage(count: int) -> dict[str, object]:
 # --- Clients
 
 SDK_TRIES = 3  # stripe's default for a module-level client; most others try once
-SDK_BACKOFF_S, SDK_BACKOFF_S_MAX = 0.3, 2.0  # stripe's are 0.5 and 5; there is a minute for all
+SDK_BACKOFF_S, SDK_BACKOFF_S_MAX = 0.3, 2.0  # stripe's are 0.5 and 5; this demo has a minute in all
 JOB_RUNS = 2
 JOB_PAUSE_S = 1.0
 
@@ -123,16 +121,16 @@ class Contestant:
     description: str
     base_url: str
     timeout_s: float
-    """How long the client waits for one answer."""
+    """How long the client waits for a response."""
     key_per_order: bool = False
-    """The application hands the SDK a key of its own, the same whenever it tries this order."""
+    """Whether the application gives the SDK its own key, the same for every attempt at an order."""
     through_paywitness: bool = False
-    """Adds Paywitness-Key, and goes by Paywitness-Outcome."""
+    """Whether it adds Paywitness-Key, and reads Paywitness-Outcome."""
 
 
 @dataclass(frozen=True, slots=True)
 class SdkResponse:
-    """What came back from one request. No status: nothing did, or not all of it."""
+    """The response to one request. No status: there was no response, or not a whole one."""
 
     status_code: int | None = None
     paid: bool = False
@@ -146,10 +144,11 @@ class SdkResponse:
         return self.status_code is None or self.status_code in RETRIED
 
     def reported_outcome(self, uses_outcome_header: bool) -> ReportedOutcome:
-        """What the application makes of it when there will be no further try.
+        """The application's conclusion after the last attempt.
 
-        Commonly, what is neither a success nor a decline is taken for a failure: there is nothing else to go by. Who
-        goes by the outcome knows better, and without one knows that it does not know.
+        Usually an application takes everything that is neither a success nor a decline as a failure, because it knows
+        nothing better. An application that reads the outcome knows better. Without one, it knows that the result is
+        unknown.
         """
         if uses_outcome_header and self.outcome in NOT_KNOWN:
             return ReportedOutcome.UNKNOWN
@@ -160,7 +159,7 @@ class SdkResponse:
 
 @dataclass(slots=True)
 class PaymentJob:
-    """One payment of one contestant, from the start of its job to what its customer is told."""
+    """One payment of one contestant, from the start of its job to the result that its customer sees."""
 
     contestant: Contestant
     payment: DemoPayment
@@ -215,7 +214,7 @@ class PaymentJob:
                 url, json=self.payment.body, headers=self._headers(key), timeout=timeout
             ) as response:
                 result = _parse_response(response, await response.read())
-        except aiohttp.ClientConnectorError:  # refused: it reached nobody, so its fault is still to come
+        except aiohttp.ClientConnectorError:  # refused: the request reached nobody, so its fault is still to come
             return SdkResponse()
         except (aiohttp.ClientError, TimeoutError):
             result = SdkResponse()
@@ -223,8 +222,9 @@ class PaymentJob:
         return result
 
     def _headers(self, key: str) -> dict[str, str]:
-        """Directly, the script's next fault at each request. Through the proxy the whole script, for it sends by
-        itself, and the provider counts the arrivals under the one key that the proxy uses."""
+        """The faults to inject. Without the sidecar, each request carries the script's next fault. Through the sidecar
+        it carries the whole script: the sidecar retries by itself, and the provider counts arrivals under its one
+        key."""
         headers = {"Idempotency-Key": key}
         if not self.contestant.through_paywitness:
             return {**headers, "Sandbox-Fault": f"{self.payment.fault(self.arrived)}*"}
@@ -253,10 +253,10 @@ def _status_in(body: bytes) -> object:
 
 
 async def pay_all(contestant: Contestant, payments: list[DemoPayment], seed: int, log: list[CallerResult]) -> None:
-    """All payments of a contestant. Each starts at its own time, the same for every contestant, however the others
-    fare."""
+    """All payments of a contestant. Each starts at its own time, the same for every contestant, whatever the others
+    do."""
     gap_s = start_gap_s(len(payments))
-    connector = aiohttp.TCPConnector(limit=0, force_close=True)  # a stale connection is no fault of this story
+    connector = aiohttp.TCPConnector(limit=0, force_close=True)  # a stale connection must not add a fault
     async with aiohttp.ClientSession(connector=connector) as session:
 
         async def one(number: int, payment: DemoPayment) -> None:

@@ -1,4 +1,4 @@
-"""The story from its beginning to its end: set the stage, let the contestants run, stop, and read the ledgers."""
+"""The whole demo: start the parts, let the contestants run, stop, and read the ledgers."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from paywitness_sandbox.server import Sandbox
 
 
 class DemoInterrupted(PaywitnessError):
-    """Somebody asked us to end before the end."""
+    """The demo was interrupted."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """How it ended: the contestants with their logs and ledgers, the verdict on each, and one payment told in words."""
+    """The result: the contestants with their logs and ledgers, the score of each, and the story of one payment."""
 
     seed: int
     runs: list[ContestantRun]
@@ -57,7 +57,7 @@ class DemoResult:
 
 
 def run_demo(count: int, seed: int, console: Console) -> DemoResult:
-    """The whole story. Leaves nothing behind: no process, no file, also when it is broken off."""
+    """Run the whole demo. It leaves no process and no file, even if it is interrupted."""
     try:
         return asyncio.run(_run(count, seed, console))
     except asyncio.CancelledError:
@@ -76,7 +76,7 @@ async def _run(count: int, seed: int, console: Console) -> DemoResult:
         console.print(screen.intro(count, seed, [run.contestant for run in runs]))
         await _pay_all_contestants(runs, count, seed, console)
         narrative = await _narrative(runs, sidecar)
-        await sidecar.stop()  # from here on nothing reaches a provider any more
+        await sidecar.stop()  # from here on nothing reaches a provider
         await wait_until_idle(providers)
         scores = [score_payments(run.log, run.provider.ledger.entries) for run in runs]
         return DemoResult(seed, runs, scores, narrative, round(monotonic() - began, 1))
@@ -90,7 +90,7 @@ def _contestant_runs(providers: list[Sandbox], sidecar: DemoSidecar) -> list[Con
         "the first way's SDK with its own keys, pointed at the proxy (which waits as long for a try); the application "
         "adds Paywitness-Key: the order's number, and goes by Paywitness-Outcome"
     )
-    timeout_s = DEADLINE_S + 1.0  # for the proxy's last word
+    timeout_s = DEADLINE_S + 1.0  # the sidecar's deadline, and time for its reply
     contestants = [
         Contestant("sdk", "SDK retries", plain_how, plain.url, FIRST_BYTE_S),
         Contestant("sdk_key_per_order", "SDK, key per order", keyed_how, keyed.url, FIRST_BYTE_S, key_per_order=True),
@@ -115,8 +115,8 @@ async def _pay_all_contestants(runs: list[ContestantRun], count: int, seed: int,
 
 
 async def _narrative(runs: list[ContestantRun], sidecar: DemoSidecar) -> list[tuple[str, str]]:
-    """One payment, as the providers saw it with each contestant, and as the journal has it. Empty when none is
-    telling."""
+    """One payment, as the providers saw it with each contestant, and as the journal recorded it. Empty if none is worth
+    showing."""
     plain, carried = runs[0], runs[-1]
     twice = set(plain.provider.ledger.duplicates_by_order())
     found = choose_payment(carried.log, carried.provider.arrivals.arrivals, twice)
@@ -129,7 +129,7 @@ async def _narrative(runs: list[ContestantRun], sidecar: DemoSidecar) -> list[tu
     try:
         operation = await asyncio.to_thread(client.operation, found.operation)
     except PaywitnessError as error:
-        return [(order, f"The journal could not be asked: {error}")]
+        return [(order, f"The journal could not be read: {error}")]
     return [
         (
             f"{order}, {plain.contestant.title}",

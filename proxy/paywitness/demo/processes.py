@@ -1,6 +1,6 @@
-"""What the story plays on: providers on ports of their own, the sidecar as a process, a folder. All of it goes again.
+"""The parts of the demo: providers on their own ports, the sidecar as a process, a folder. All of it is removed.
 
-The standard ports are never used, so a proxy that runs on this machine is not disturbed, nor are its files read.
+It never uses the standard ports, so it does not disturb a sidecar that runs on this machine, and never reads its files.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from paywitness.core.errors import PaywitnessError
 from paywitness.option_defaults import ADMIN_TOKEN
 from paywitness_sandbox.server import Sandbox
 
-FIRST_BYTE_S = 1.5  # how long anybody here waits for the provider to begin an answer
+FIRST_BYTE_S = 1.5  # how long every caller here waits for the first byte of a response
 DEADLINE_S = 6.0
 START_S_MAX = 20.0
 GRACE_S = 4.0
@@ -33,8 +33,8 @@ STOP_S_MAX = GRACE_S + 3.0
 IDLE_S_MAX = 10.0
 POLL_S = 0.05
 
-# The shipped policy of the sandbox, less patient: there is a minute for all. And with a larger budget of retries: here
-# half of all requests fail, at random, in half a minute; in a shop that would be a month's.
+# The shipped policy of the sandbox with shorter timeouts, because the demo has a minute in all. Its retry budget is
+# larger: here half of all requests fail at random in half a minute, which a shop would see in a month.
 POLICY = """\
 extends: paywitness:acme
 upstream: {upstream}
@@ -46,7 +46,7 @@ budget:
   failure_class: {{floor: 200}}
 """
 
-# `paywitness`, as a process that does not outlive this one, not even when this one is killed.
+# `paywitness` as a process that does not outlive this one, even if this one is killed.
 SIDECAR_PROGRAM = """\
 import ctypes, signal, sys
 if sys.platform == "linux":
@@ -57,7 +57,7 @@ main(prog_name="paywitness")
 
 
 class DemoSetupFailed(PaywitnessError):
-    """The demo could not be set up; the message says what the sidecar had to say about it."""
+    """The demo could not be set up. The message holds the sidecar's log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class DemoSidecar:
     process: Process
 
     async def stop(self) -> None:
-        """Drain it, so that nothing reaches the provider any more. Asked twice, it does nothing."""
+        """Drain it, so that nothing more reaches the provider. A second call does nothing."""
         if self.process.returncode is not None:
             return
         self.process.terminate()
@@ -116,7 +116,7 @@ async def start_process(folder: Path, ports: list[int], token: str) -> Process:
 
 
 def environment(token: str) -> dict[str, str]:
-    """Ours, less whatever configures another sidecar, with this very source in front."""
+    """Our environment without variables that configure a sidecar, and with this source tree first."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PAYWITNESS_")}
     source = str(Path(paywitness.__path__[0]).parent)
     path = os.pathsep.join(filter(None, (source, inherited.get("PYTHONPATH"))))
@@ -139,7 +139,7 @@ async def wait_until_ready(sidecar: DemoSidecar, folder: Path) -> None:
 
 
 async def listens(url: str) -> bool:
-    """The admin port opens before the callers' does."""
+    """Whether the callers' port accepts connections. The admin port opens before it."""
     _, _, port = url.removesuffix("/acme").rpartition(":")
     try:
         _, writer = await asyncio.open_connection("127.0.0.1", int(port))
@@ -170,7 +170,7 @@ def log_tail(folder: Path) -> str:
 
 @contextmanager
 def free_ports(count: int) -> Iterator[list[int]]:
-    """Ports that nobody has and, as long as this lasts, nobody else is given: they are bound, and not listened on."""
+    """Ports that nobody else gets while this context lasts: they are bound, and not listened on."""
     holders = [socket.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(count)]
     try:
         for holder in holders:
@@ -183,7 +183,7 @@ def free_ports(count: int) -> Iterator[list[int]]:
 
 
 async def wait_until_idle(providers: list[Sandbox]) -> None:
-    """Until nothing is on its way into a ledger: what commits late has committed."""
+    """Wait until no request can still change a ledger. A late commit has then happened."""
     until = monotonic() + IDLE_S_MAX
     while any(provider.under_way for provider in providers) and monotonic() < until:  # noqa: ASYNC110  # it has no event
         await asyncio.sleep(POLL_S)

@@ -1,6 +1,6 @@
-"""What every caller was told, against what the provider's ledger shows. Pure counting, and the only judge.
+"""Compares the result that each caller got with the provider's ledger. Pure counting.
 
-Told comes from the callers' log, charged from the ledger alone. Neither the proxy nor its journal has a say.
+"Told" comes from the callers' log, "charged" only from the ledger. Neither the sidecar nor its journal takes part.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Charged(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CallerResult:
-    """One line of the callers' log: how one payment ended for the application that made it."""
+    """One line of the callers' log: the result of one payment for the application that made it."""
 
     order: str
     told: ReportedOutcome
@@ -38,7 +38,7 @@ class CallerResult:
     took_s: float
     operation: str | None = None
     attempts: int | None = None
-    """Those of the operation, as the proxy told them."""
+    """The attempts of the operation, as the sidecar reported them."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -56,12 +56,12 @@ class Score:
 
     @property
     def charged_twice(self) -> int:
-        """Or more often."""
+        """Twice or more often."""
         return sum(self.cells[reported, Charged.TWICE] for reported in ReportedOutcome)
 
     @property
     def charged_but_told_failed(self) -> int:
-        """A decline is told as a failure, too."""
+        """A declined payment is also reported as failed."""
         wrong = (ReportedOutcome.FAILED, ReportedOutcome.DECLINED)
         return sum(self.cells[reported, charged] for reported in wrong for charged in (Charged.ONCE, Charged.TWICE))
 
@@ -79,7 +79,7 @@ class Score:
 
     @property
     def paid_and_told_paid(self) -> int:
-        """As it should be: one charge, and the caller knows."""
+        """The good case: one charge, and the caller knows."""
         return self.cells[ReportedOutcome.PAID, Charged.ONCE]
 
     @property
@@ -99,14 +99,14 @@ class Score:
 
 
 def score_payments(log: Iterable[CallerResult], entries: Iterable[LedgerEntry]) -> Score:
-    """Each payment stands in one cell. Raises ValueError when log and ledger cannot be of the same run."""
+    """Count each payment in one cell. Raises ValueError if log and ledger cannot be of the same run."""
     paying = [entry for entry in entries if entry.kind in PAYING]
     charges = Counter(entry.order for entry in paying)
     cells = {(reported, charged): 0 for reported in ReportedOutcome for charged in Charged}
     seen: set[str] = set()
     for line in log:
         if line.order in seen:
-            raise ValueError(f"{line.order} stands in the callers' log twice")
+            raise ValueError(f"{line.order} is in the callers' log twice")
         seen.add(line.order)
         cells[line.told, _charged(charges[line.order])] += 1
     if strangers := set(charges) - seen:

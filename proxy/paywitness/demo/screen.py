@@ -1,6 +1,5 @@
-"""The screen: live bars on a terminal, otherwise a line every two seconds, then the score. And what became of one
-payment, in a line a contestant.
-"""
+"""The screen: live bars on a terminal, otherwise a line every two seconds, then the score. And the story of one
+payment, with one line for each contestant."""
 
 from __future__ import annotations
 
@@ -25,16 +24,17 @@ from paywitness_sandbox.messages import SandboxArrival
 from paywitness_sandbox.server import Sandbox
 
 # --- Narrative of one payment
-# What became of one payment, in a line a contestant: from the provider's log, and from the operation's timeline. Pure.
+# The story of one payment, one line for each contestant: from the provider's log, and from the operation's timeline.
+# Pure.
 
-STEPS_MAX = 4  # more than that nobody reads
+STEPS_MAX = 4  # nobody reads more
 
 
 def choose_payment(
     results: Sequence[CallerResult], arrivals: Sequence[SandboxArrival], charged_twice_elsewhere: set[str]
 ) -> CallerResult | None:
-    """A payment that was carried to its end although its answer got lost: best one that was charged twice elsewhere,
-    and of those the one that takes the fewest words."""
+    """A payment that succeeded although its response was lost. Best is one that was charged twice elsewhere, and of
+    those the one with the shortest story."""
     lost = lost_after_commit(arrivals)
     candidates = [
         line for line in results if line.told is ReportedOutcome.PAID and line.operation and line.order in lost
@@ -47,7 +47,7 @@ def choose_payment(
 
 
 def lost_after_commit(arrivals: Sequence[SandboxArrival]) -> set[str]:
-    """Orders that were charged by a request whose answer nobody got."""
+    """The orders that were charged by a request whose response was lost."""
     return {arrival.order for arrival in arrivals if arrival.order and arrival.effects and arrival.answered is None}
 
 
@@ -100,7 +100,7 @@ WRONG, OPEN, RIGHT = "bold red", "bold yellow", "green"
 
 @dataclass(slots=True)
 class ContestantRun:
-    """One contestant as it runs: who pays, at which provider, and how far it got."""
+    """One contestant while it runs: its client, its provider, its progress."""
 
     contestant: Contestant
     provider: Sandbox
@@ -133,7 +133,7 @@ def intro(count: int, seed: int, contestants: Sequence[Contestant]) -> Group:
 
 
 async def show_progress(console: Console, runs: Sequence[ContestantRun], count: int, finished: asyncio.Event) -> None:
-    """Show how it goes until it is over."""
+    """Show the progress until all are finished."""
     if not console.is_terminal:
         while not await _is_set_within(finished, PLAIN_EVERY_S):
             console.print(plain_line(runs, count), soft_wrap=True)

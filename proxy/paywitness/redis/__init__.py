@@ -1,8 +1,8 @@
-"""What journal and limits share of Redis. Keys and scripts belong to the room that owns them.
+"""The parts of Redis access that journal and limits share. Keys and scripts belong to the room that owns them.
 
-    url            where a Redis is: RedisTarget
-    connection     a connection to the primary, also through sentinels; reads responses; what errors mean
+    url            the address of a Redis: RedisTarget
+    connection     a connection to the primary, also through sentinels; reads replies; explains errors
     pipeline       Lua scripts by their hash; one connection; waiting calls go out as one pipeline; WAIT before a send
 
-Nothing here retries: a script whose reply was lost may have run, so the caller decides.
+Nothing here retries. A script whose reply was lost may have run, so the caller decides.
 """

@@ -1,6 +1,7 @@
-"""A connection to the primary, found by its address or through its sentinels, and what it says of itself.
+"""A connection to the primary, found by its address or through its sentinels, and the facts that it reports about
+itself.
 
-Nothing here is tried again by itself: a script whose reply was lost may have run, so whoever asked must decide.
+Nothing here retries. A script whose reply was lost may have run, so the caller must decide.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ from paywitness.core.errors import PaywitnessError
 from paywitness.redis.url import RedisTarget
 
 # --- Reading responses
-# What Redis answers on one connection, read by the packet: redis-py reads one answer at a time, and takes longer
-# for it than for all the rest of a call.
+# Reads the replies of one connection by the packet. redis-py reads one reply at a time, and that takes longer than all
+# the rest of a call.
 #
-# redis-py makes the connection and greets; from then on this reads. An answer is a value, or the error that Redis gave
-# in its place. An end is raised.
+# redis-py connects and greets, then this reader takes over. A reply is a value, or the error that Redis sent in its
+# place. The end of the connection is raised.
 
 try:
     import hiredis
-except ImportError:  # the extra `speed` brings it
+except ImportError:  # comes with the `speed` extra
     hiredis = None  # type: ignore[assignment]
 
 _READ_BYTES = 64 * 1024
@@ -52,19 +53,19 @@ _INCOMPLETE = object()
 
 
 class RedisResponseReader:
-    """Reads the answers of one connection, in their order."""
+    """Reads the replies of one connection, in order."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._parser: Any = None
         if hiredis is not None:
-            parse_error = type(connection._parser).parse_error  # redis-py's: which word is which error
+            parse_error = type(connection._parser).parse_error  # from redis-py: maps an error's first word to its class
             self._parser = hiredis.Reader(
                 protocolError=InvalidResponse, replyError=parse_error, notEnoughData=_INCOMPLETE
             )
 
     async def read_available(self, limit: int) -> list[Any]:
-        """Those that have come, at least one and at most so many."""
+        """The replies that have arrived: at least one, at most `limit`."""
         if self._parser is None:
             return [await self._read_with_redis_py()]
         found = self._parse_available(limit)
@@ -96,11 +97,11 @@ class RedisResponseReader:
 # --- Connections
 
 CONNECT_TIMEOUT_S = 1.0
-JOURNAL_CALL_TIMEOUT_S = 1.0  # a caller is told within a second
-LIMITS_CALL_TIMEOUT_S = 0.05  # a script takes a tenth of a millisecond; 25 to 100 ms is a Redis in trouble
-_SENTINEL_TIMEOUT_S = 0.3  # one that does not answer must leave time to ask the next within the same call
+JOURNAL_CALL_TIMEOUT_S = 1.0  # a caller gets its error within a second
+LIMITS_CALL_TIMEOUT_S = 0.05  # a script takes a tenth of a millisecond; at 25 to 100 ms a Redis is in trouble
+_SENTINEL_TIMEOUT_S = 0.3  # if one sentinel does not reply, the call must have time for the next
 _KEEPALIVE = {socket.TCP_KEEPIDLE: 15, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}  # seconds, seconds, times
-_PROTOCOL = 2  # scripts answer alike under both; this one needs no greeting
+_PROTOCOL = 2  # scripts reply alike under both versions; this one needs no greeting
 
 Argument = str | bytes
 Command = tuple[Argument | int, ...]
@@ -110,9 +111,9 @@ _FORBIDDEN = (
     "its user may not do this: it needs +@read +@write +@scripting +@connection +info +time +wait, and all keys that "
     "begin with the prefix"
 )
-# What an error's first words mean to whoever reads the log at three in the morning.
+# By the first word of an error: what it means to an operator who reads the log.
 _MEANINGS: tuple[tuple[type[RedisError], str], ...] = (
-    (ReadOnlyError, "it is a replica, after a failover perhaps; we connect again"),
+    (ReadOnlyError, "it is a replica, perhaps after a failover; we connect again"),
     (BusyLoadingError, "it is loading its data after a start; we connect again"),
     (MasterDownError, "it is a replica that has lost its primary; we connect again"),
     (OutOfMemoryError, "its memory is full: raise maxmemory, or shorten the retention"),
@@ -122,9 +123,9 @@ _MEANINGS: tuple[tuple[type[RedisError], str], ...] = (
     (AuthorizationError, "it does not take this user and password"),
 )
 _MEANING_OF_CODE = {
-    "MISCONF": "it cannot write to its disk, and so takes no writes",
+    "MISCONF": "it cannot write to its disk, so it refuses writes",
     "NOREPLICAS": "too few replicas are connected to it, by its own min-replicas-to-write",
-    "BUSY": "a script of somebody else holds it up",
+    "BUSY": "a script of another program blocks it",
 }
 NOT_PRIMARY_ERRORS = (ReadOnlyError, MasterDownError)  # another connection may find the primary
 
@@ -137,30 +138,30 @@ def _pack_in_python(command: Command) -> bytes:
     return b"".join(parts)
 
 
-pack_command: Callable[[Command], bytes]  # a command as it goes over the wire
+pack_command: Callable[[Command], bytes]  # encodes a command for the wire
 try:
     import hiredis
-except ImportError:  # the extra `speed` brings it
+except ImportError:  # comes with the `speed` extra
     pack_command = _pack_in_python
 else:
     pack_command = hiredis.pack_command  # type: ignore[assignment]  # it takes tuples of any length
 
 
 class RedisUnavailable(PaywitnessError):
-    """Redis did not confirm a call. What it was asked to do may have been done."""
+    """Redis did not confirm a call. The call may have run."""
 
     def __init__(self, text: str, cause: str = "TimeoutError") -> None:
         super().__init__(text)
-        self.cause = cause  # the class of the first error: a word for counting, if the text is too long
+        self.cause = cause  # the class of the first error, for counting
 
 
-# What an exchange raises if its connection fails. RuntimeError: uvloop's, for a write to a connection that was reset
-# meanwhile. asyncio drops such a write and tells it as an OSError.
+# The errors of a failed connection. RuntimeError is uvloop's, for a write to a connection that was reset meanwhile.
+# asyncio drops such a write and reports it as an OSError.
 CONNECTION_FAILURES = (RedisError, OSError, TimeoutError, RuntimeError, RedisUnavailable)
 
 
 def unavailable(error: BaseException) -> RedisUnavailable:
-    """The error in words."""
+    """The error with an explanation."""
     if isinstance(error, RedisUnavailable):
         return error
     text, cause = str(error), type(error).__name__
@@ -189,7 +190,7 @@ def _connection_options(target: RedisTarget, user: str, password: str) -> dict[s
     return {
         "username": user or None,
         "password": password or None,
-        "socket_timeout": None,  # whoever asks bounds the whole exchange
+        "socket_timeout": None,  # the caller bounds the whole exchange
         "socket_connect_timeout": CONNECT_TIMEOUT_S,
         "retry": Retry(NoBackoff(), 0),
         "protocol": _PROTOCOL,
@@ -207,7 +208,7 @@ def _connection(target: RedisTarget, **options: Any) -> Connection:
 
 
 async def connect_primary(target: RedisTarget) -> Connection:
-    """A connection to the primary, or an error of redis-py or RedisUnavailable."""
+    """A connection to the primary. Raises an error of redis-py or RedisUnavailable."""
     if target.service:
         host, port = await _find_primary(target)
     else:
@@ -222,13 +223,13 @@ async def connect_primary(target: RedisTarget) -> Connection:
 
 
 async def disconnect(connection: Connection) -> None:
-    """Let go of it at once, in whatever state it is."""
+    """Close the connection at once, in any state."""
     with contextlib.suppress(*CONNECTION_FAILURES):
         await connection.disconnect(nowait=True)
 
 
 def has_ended(connection: Connection) -> bool:
-    """Whether its end has been noticed already: what would be written to it could not arrive."""
+    """Whether we have noticed the end of the connection. Anything written to it now could not arrive."""
     reader, writer = connection._reader, connection._writer
     if reader is None or writer is None:
         return True
@@ -236,7 +237,7 @@ def has_ended(connection: Connection) -> bool:
 
 
 async def _find_primary(target: RedisTarget) -> tuple[str, int]:
-    """Ask the sentinels, one after the other, who the primary is."""
+    """Ask the sentinels, one after the other, for the primary's address."""
     found: list[str] = []
     for host, port in target.hosts:
         sentinel = _sentinel_connection(target, host, port)
@@ -258,12 +259,12 @@ async def _find_primary(target: RedisTarget) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class ReplicationInfo:
-    """What a Redis says of its part in replication."""
+    """The facts that a Redis reports about its replication."""
 
     is_primary: bool
-    replicas_online: int  # that have all and say so; not those that are still being filled
-    replication_id: str  # the replication id: another one after a failover, or a start
-    run_id: str = ""  # another one after each start
+    replicas_online: int  # that are synchronised; not those still loading
+    replication_id: str  # changes after a failover or a start
+    run_id: str = ""  # changes after each start
     promoted: bool = False  # it took over the history of another primary
 
 
@@ -271,7 +272,7 @@ REPLICATION_INFO_COMMAND: Command = ("INFO", "server", "replication")
 
 
 def parse_replication_info(info: bytes) -> ReplicationInfo:
-    """Read from the answer to ASK_REPLICATION."""
+    """Parse the reply to ASK_REPLICATION."""
     found = parse_info(info)
     replicas = (found.get(f"slave{number}", "") for number in range(int(found.get("connected_slaves", "0"))))
     ready = sum("state=online" in replica and "offset=0," not in replica for replica in replicas)
@@ -285,6 +286,6 @@ def parse_replication_info(info: bytes) -> ReplicationInfo:
 
 
 def parse_info(info: bytes) -> dict[str, str]:
-    """Any section of INFO."""
+    """Parse any section of INFO."""
     pairs: Iterable[list[str]] = (line.split(":", 1) for line in info.decode().splitlines() if ":" in line)
     return {name: value for name, value in pairs}  # noqa: C416  # a list of lists is no argument that mypy takes

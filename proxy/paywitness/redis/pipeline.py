@@ -1,14 +1,14 @@
-"""One connection to Redis: whatever is waiting goes out as one pipeline.
+"""One connection to Redis. All waiting calls go out as one pipeline.
 
-Calls made in one turn of the event loop, or while a pipeline is under way, ride together; each has its own answer and
-its own error. A script that Redis does not know any more is sent whole, and only then: NOSCRIPT means that it did not
-run. A connection that fails fails all that rode on it: what they wrote is not known.
+Calls made in one turn of the event loop, or while a pipeline is under way, go out together. Each has its own reply and
+its own error. If Redis no longer knows a script, its text is sent again. That is safe, because NOSCRIPT means that the
+script did not run. If a connection fails, all its calls fail, and the outcome of their writes is unknown.
 
-A call is answered or fails within `call_timeout_s`, waiting included. Connecting may take longer: its callers are told
-in time, and the next ones find the connection made.
+A call gets its reply or an error within `call_timeout_s`, waiting included. Connecting may take longer. Then its
+callers get their error in time, and the next ones find the connection open.
 
 With a `ReplicationGuard`, a write before a send is followed by WAIT in the same pipeline, if there are replicas. If we
-know of none, it is followed by the question whether others do: then it waits for them after all.
+know of none, the pipeline also asks whether any sidecar does. If so, it then waits for them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from paywitness.redis.url import RedisTarget
 from paywitness.tasks import Tasks
 
 # --- Scripts
-# Redis runs a script by the hash of its text, and is sent the text only if it does not know it.
+# Redis runs a script by the hash of its text. It gets the text only if it does not know the hash.
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,60 +60,60 @@ class LuaScript:
 
     @classmethod
     def load(cls, directory: Path, name: str, *, head: str = "", includes: tuple[str, ...] = ()) -> LuaScript:
-        """The script of `{name}.lua`. Before it stand `head` and the files that it includes, in this order."""
+        """The script of `{name}.lua`. `head` and the included files stand before it, in this order."""
         parts = [(directory / f"{part}.lua").read_text("utf-8") for part in (*includes, name)]
         return cls.of(name, "\n".join([head, *parts] if head else parts))
 
 
 # --- Pipeline
 
-WAIT_MS = 500  # for a replica: within the call's time
-REPLICATION_CHECK_S = 1.0  # how soon a replica that joined is counted upon
+WAIT_MS = 500  # for a replica; within the call's time
+REPLICATION_CHECK_S = 1.0  # a replica that joined is noticed within this time
 
 _CLOSED = "the connection to Redis is closed"
 
-NeedsReplication = Callable[[Any], bool]  # whether an answer means that something may be sent now
+NeedsReplication = Callable[[Any], bool]  # whether something may be sent because of this reply
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineOptions:
-    """What the owner of a pipeline asks of it."""
+    """The options of a pipeline's owner."""
 
     call_timeout_s: float  # in all, waiting included
     batch_max: int  # commands in one pipeline
-    to_error: Callable[[RedisUnavailable], Exception] = lambda error: error  # what a caller is told
-    checks_role: bool = True  # refuse a replica when connecting; if not, its READONLY says so later
+    to_error: Callable[[RedisUnavailable], Exception] = lambda error: error  # makes the caller's error
+    checks_role: bool = True  # refuse a replica when connecting; otherwise its READONLY shows it later
     waiting_max: int = 10_000
-    close_timeout_s: float = 5.0  # for what waits when it is closed
+    close_timeout_s: float = 5.0  # for waiting calls, when the pipeline is closed
 
 
 class ReplicationGuard(Protocol):
-    """What is known of the replicas of a Redis, and the histories that it has had."""
+    """The known replicas of a Redis, and the histories that it has had."""
 
-    replicas_required: int  # that must have a write before something is sent on it
-    replication_id: str  # of the history, as it was told last
+    replicas_required: int  # that must have a write before something is sent because of it
+    replication_id: str  # of the history, as last reported
 
     @property
     def replicas_seen_command(self) -> Command:
-        """Asks Redis whether anybody has seen a replica: its answer is then 1."""
+        """The command that asks Redis whether any sidecar has seen a replica. The reply is then 1."""
         ...
 
     @property
     def should_check_replicas_seen(self) -> bool: ...
 
     def require_replica(self) -> None:
-        """Somebody has seen one."""
+        """Note that a sidecar has seen a replica."""
         ...
 
     async def update(self, connection: Connection, info: ReplicationInfo) -> None:
-        """What Redis says of itself."""
+        """Take the facts that Redis reports about its replication."""
         ...
 
 
 @dataclass(slots=True, eq=False)
 class _QueuedCommand:
     command: Command
-    wire: bytes  # the command as it goes out; made where it is asked, so that what cannot be sent fails nobody else
+    wire: bytes  # the encoded command; encoded by the caller, so that one that cannot be encoded fails no other call
     future: asyncio.Future[Any]
     script: LuaScript | None
     droppable: bool
@@ -121,7 +121,7 @@ class _QueuedCommand:
 
 
 class RedisPipeline:
-    """Calls to one Redis, in the order they were made. Use it from one event loop alone."""
+    """Calls to one Redis, in order. Use it from one event loop only."""
 
     def __init__(
         self,
@@ -130,25 +130,26 @@ class RedisPipeline:
         options: PipelineOptions,
         *,
         replication: ReplicationGuard | None = None,
-        guards_sends: bool = False,  # something may be sent on the strength of what rides here
+        guards_sends: bool = False,  # something may be sent because of a call in this pipeline
     ) -> None:
         self._name = name
         self._target = target
         self._options = options
         self._call_timeout_s = options.call_timeout_s
         self._queued: deque[_QueuedCommand] = deque()
-        self._unanswered: deque[tuple[float, asyncio.Future[Any]]] = deque()  # oldest first; all wait equally long
-        self._timer: asyncio.TimerHandle | None = None  # one for them all
+        self._unanswered: deque[tuple[float, asyncio.Future[Any]]] = deque()  # oldest first; all have the same timeout
+        self._timer: asyncio.TimerHandle | None = None  # one for all of them
         self._tasks = Tasks()
         self._running: asyncio.Task[None] | None = None
         self._connection: Connection | None = None
-        self._responses: RedisResponseReader | None = None  # what comes on it
+        self._responses: RedisResponseReader | None = None  # the replies on the connection
         self._replication = replication
         self._guards_sends = guards_sends
         self._replication_checked_mono = 0.0
-        self._connected_replication_id = ""  # the history that was known then: where that is over, so is the connection
+        # the history at the time of connecting; if the history ends, so does the connection
+        self._connected_replication_id = ""
         self._open = True
-        self.round_trips = 0  # pipelines so far; fewer than calls, where calls came together
+        self.round_trips = 0  # pipelines so far; fewer than calls, if calls went out together
         self.calls = 0
 
     def run(
@@ -160,19 +161,20 @@ class RedisPipeline:
         droppable: bool = False,
         needs_replication: NeedsReplication | None = None,
     ) -> asyncio.Future[Any]:
-        """Run a script. `droppable`: it is not sent once nobody waits for it any more."""
+        """Run a script. A `droppable` one is not sent once nobody waits for it."""
         return self._enqueue(
             ("EVALSHA", script.sha, len(keys), *keys, *arguments), script, droppable, needs_replication
         )
 
     def execute(self, name: str, *arguments: Argument | int) -> asyncio.Future[Any]:
-        """Any other command."""
+        """Run any other command."""
         return self._enqueue((name, *arguments), None, True, None)
 
     def _enqueue(
         self, command: Command, script: LuaScript | None, droppable: bool, needs_replication: NeedsReplication | None
     ) -> asyncio.Future[Any]:
-        """What will be the answer. Whoever awaits it needs no coroutine in between: a call asks twice."""
+        """The future of the reply. The caller awaits it directly, because a call runs two scripts and each coroutine
+        costs time."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         waiting_max = self._options.waiting_max
@@ -192,7 +194,7 @@ class RedisPipeline:
         return future
 
     def _fail_overdue(self) -> None:
-        """Tell those that have waited too long, and wait for the next."""
+        """Fail the calls that have waited too long, and set the timer for the next."""
         self._timer = None
         loop, unanswered = asyncio.get_running_loop(), self._unanswered
         now = loop.time()
@@ -216,7 +218,7 @@ class RedisPipeline:
                     await self._run_batch(batch)
                 while self._unanswered and self._unanswered[0][1].done():
                     self._unanswered.popleft()
-        except Exception:  # a fault of ours, which ends this task: what waits behind it must not wait for a next call
+        except Exception:  # a fault of ours ends this task; the calls queued behind it must not wait for the next call
             self._running = None
             if self._queued and self._open:
                 self._running = self._tasks.start(self._run_batches(), self._name)
@@ -234,7 +236,7 @@ class RedisPipeline:
                     await self._connect()
                 if loop.time() >= deadline:
                     self._reject(batch, TimeoutError())
-                    return  # the next batch has the connection
+                    return  # the next batch uses the connection
             async with asyncio.timeout_at(deadline):
                 unknown_scripts = await self._exchange(batch, [call.wire for call in batch])
                 if unknown_scripts:
@@ -251,10 +253,10 @@ class RedisPipeline:
         for call in calls:
             if not call.future.done():
                 call.future.set_exception(self._options.to_error(unavailable(error)))
-                call.future.exception()  # somebody may have gone away without it
+                call.future.exception()  # so that an error which nobody awaits is not logged
 
     async def _exchange(self, calls: list[_QueuedCommand], wires: list[bytes]) -> list[_QueuedCommand]:
-        """Send all, read all; the calls whose script is not known, which have not run."""
+        """Send all, read all. Returns the calls whose script Redis did not know, so they have not run."""
         replication = self._replication if self._guards_sends else None
         required = replication.replicas_required if replication is not None else 0
         guards_sends = replication is not None and any(call.needs_replication is not None for call in calls)
@@ -263,7 +265,7 @@ class RedisPipeline:
         checks_replication = replication is not None and self._is_replication_check_due()
         connection, responses = self._connection, self._responses
         assert connection is not None
-        assert responses is not None  # they come and go with the connection
+        assert responses is not None  # set and unset together with the connection
         after = [_wait_command(required)] if waits else []
         if checks_replicas_seen and replication is not None:
             after = [replication.replicas_seen_command]
@@ -335,7 +337,7 @@ class RedisPipeline:
             await disconnect(connection)
 
     async def close(self) -> None:
-        """Send what waits, then let go of the connection."""
+        """Send waiting calls, then close the connection."""
         self._open = False
         if self._running is not None:
             await asyncio.wait({self._running}, timeout=self._options.close_timeout_s)
@@ -350,16 +352,18 @@ class RedisPipeline:
 
 @dataclass(slots=True)
 class _BatchResult:
-    """What became of the calls of one pipeline."""
+    """The results of the calls of one pipeline."""
 
     to_error: Callable[[RedisUnavailable], Exception]
-    holds_for_replicas: bool  # for replicas, where an answer binds
-    unknown_scripts: list[_QueuedCommand] = field(default_factory=list)  # their script is not known: they have not run
-    awaiting_replicas: list[tuple[_QueuedCommand, Any]] = field(default_factory=list)  # told once replicas have them
+    holds_for_replicas: bool  # hold a reply that needs replication until replicas have the write
+    # Redis did not know their script, so they have not run
+    unknown_scripts: list[_QueuedCommand] = field(default_factory=list)
+    # resolved once replicas have the writes
+    awaiting_replicas: list[tuple[_QueuedCommand, Any]] = field(default_factory=list)
     not_primary: bool = False  # the primary is elsewhere
 
     def resolve(self, call: _QueuedCommand, response: Any) -> None:
-        """Tell a call its answer. Raises what ends the connection."""
+        """Give a call its reply. Raises errors that end the connection."""
         if isinstance(response, RedisError):
             self._resolve_error(call, response)
         elif self.holds_for_replicas and call.needs_replication is not None and call.needs_replication(response):
@@ -381,9 +385,9 @@ class _BatchResult:
             call.future.set_exception(self.to_error(error))
 
     def release(self, replicas: Any, required: int) -> None:
-        """Tell those whose write may now be acted upon, or that too few replicas have it."""
+        """Resolve the calls whose write replicas now have, or fail them if too few have it."""
         enough = isinstance(replicas, int) and replicas >= required
-        few = f"Redis: {replicas} of {required} replicas had the write in {WAIT_MS} ms; nothing may be sent on it"
+        few = f"Redis: {replicas} of {required} replicas had the write in {WAIT_MS} ms; so nothing may be sent"
         for call, response in self.awaiting_replicas:
             if not enough:
                 self._reject(call, RedisUnavailable(few))
@@ -394,7 +398,7 @@ class _BatchResult:
 async def _wait_and_release(
     connection: Connection, responses: RedisResponseReader, result: _BatchResult, required: int
 ) -> None:
-    """What was written before we knew whether replicas are to be waited for."""
+    """Wait for replicas, for writes that went out before we knew that there are any."""
     replicas = 0
     if required and result.awaiting_replicas:
         await _send(connection, [], [_wait_command(required)])

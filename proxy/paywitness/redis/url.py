@@ -1,16 +1,16 @@
-"""Where the Redis of a journal or of limits is, read from its URL:
+"""The address of a Redis for a journal or for limits, from its URL:
 
 redis://user:password@host:6379/0        rediss:// the same over TLS
 redis+sentinel://user:password@host:26379,host:26379/service/0        rediss+sentinel:// the same over TLS
-redis+cluster://user:password@host:6379        for limits alone; rediss+cluster:// the same over TLS
+redis+cluster://user:password@host:6379        only for limits; rediss+cluster:// the same over TLS
 
 ?prefix=paywitness:          before every key
-&ca=/path/ca.pem             whom TLS trusts
+&ca=/path/ca.pem             the CA that TLS trusts
 &sentinel_user= &sentinel_password=      of the sentinels themselves
 
-For a journal alone:
+Only for a journal:
 &assert_persistence=yes      the operator vouches for persistence and eviction, if CONFIG is forbidden
-&replicas=auto               auto, or how many must have a write before anything is sent on the strength of it
+&replicas=auto               auto, or how many replicas must have a write before anything is sent because of it
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from paywitness.core.errors import SettingsError
 SCHEMES = ("redis", "rediss", "redis+sentinel", "rediss+sentinel")
 _LIMITS_SCHEMES = (*SCHEMES, "redis+cluster", "rediss+cluster")
 PREFIX = "paywitness:"
-_HASH_TAG = "{j}:"  # all keys of a journal in one slot, wherever a proxy in between asks for it
+_HASH_TAG = "{j}:"  # puts all keys of a journal in one slot, for proxies that require it
 _PORT, _SENTINEL_PORT = 6379, 26379
 _KNOWN_OPTIONS = frozenset({"prefix", "assert_persistence", "replicas", "ca", "sentinel_user", "sentinel_password"})
 
@@ -41,8 +41,8 @@ class RedisTarget:
     ca: str = ""
     prefix: str = PREFIX + _HASH_TAG
     cluster: bool = False  # a Redis Cluster; the hosts are some of its nodes
-    persistence_asserted: bool = False  # persistence and eviction are the operator's word
-    replicas: int | None = None  # None: one, from when one has been seen
+    persistence_asserted: bool = False  # the operator vouches for persistence and eviction
+    replicas: int | None = None  # None: one, once a replica has been seen
     sentinel_user: str = ""
     sentinel_password: str = field(default="", repr=False)
 
@@ -52,14 +52,14 @@ class RedisTarget:
 
 
 def parse_redis_url(url: str) -> RedisTarget:
-    """Read a journal's URL, or raise SettingsError. An option that is not known is refused."""
+    """Parse a journal's URL. Raises SettingsError, also for an unknown option."""
     try:
         parts = urlsplit(url)
         if parts.scheme not in SCHEMES:
             raise ValueError(f"it begins with none of {', '.join(f'{scheme}://' for scheme in SCHEMES)}")
         query = _query(parts)
         if unknown := sorted(query.keys() - _KNOWN_OPTIONS):
-            raise ValueError(f"it asks for {', '.join(unknown)}; known are {', '.join(sorted(_KNOWN_OPTIONS))}")
+            raise ValueError(f"unknown: {', '.join(unknown)}; known are {', '.join(sorted(_KNOWN_OPTIONS))}")
         return replace(
             _parse(parts),
             prefix=query.get("prefix", PREFIX) + _HASH_TAG,
@@ -71,13 +71,14 @@ def parse_redis_url(url: str) -> RedisTarget:
 
 
 def parse_limits_url(url: str) -> RedisTarget:
-    """Read a `--limits` URL, or raise SettingsError. The prefix is a name, without the colon behind it."""
+    """Parse a `--limits` URL. Raises SettingsError. The prefix is a name, without a colon at its end."""
     try:
         parts = urlsplit(url)
         if parts.scheme not in _LIMITS_SCHEMES:
             allowed = "local, redis://, redis+sentinel://, redis+cluster://, or those with rediss"
             raise SettingsError(f"--limits {parts.scheme}://: give {allowed}")
-        prefix = (_query(parts).get("prefix") or PREFIX).rstrip(":")  # `?prefix=` comes from a template without a value
+        # a template without a value makes an empty `?prefix=`
+        prefix = (_query(parts).get("prefix") or PREFIX).rstrip(":")
         if not prefix.isprintable() or {"{", "}", " "} & set(prefix):
             raise SettingsError(f"--limits: prefix {prefix!r}: give a name without braces and spaces")
         target = replace(_parse(parts), prefix=prefix, cluster=parts.scheme.endswith("+cluster"))
@@ -93,7 +94,7 @@ def _query(parts: SplitResult) -> dict[str, str]:
 
 
 def _parse(parts: SplitResult) -> RedisTarget:
-    """What is alike for all who use Redis."""
+    """The parts that journal and limits share."""
     login, _, hosts = parts.netloc.rpartition("@")
     user, _, password = login.partition(":")
     sentinel = parts.scheme.endswith("+sentinel")
@@ -118,7 +119,7 @@ def _parse(parts: SplitResult) -> RedisTarget:
 
 
 def _database(path: list[str]) -> int:
-    if path and not path[0].isdecimal():  # it is not quoted: it may be a piece of a password that holds a slash
+    if path and not path[0].isdecimal():  # not quoted in the error: it may be part of a password with a slash
         raise ValueError("its database is no number; a password is to be percent-encoded")
     return int(path[0]) if path else 0
 
@@ -127,7 +128,7 @@ def _host(text: str, port: int) -> tuple[str, int]:
     parts = urlsplit(f"//{text}")
     try:
         named = parts.port
-    except ValueError:  # whose own words show what stands there: perhaps a piece of a password
+    except ValueError:  # its message would show the text, which may be part of a password
         raise ValueError("its port is no number; a password is to be percent-encoded") from None
     if not parts.hostname:
         raise ValueError("it names no host")

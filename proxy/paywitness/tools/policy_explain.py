@@ -1,8 +1,8 @@
 """Why a rule of the decision did not apply: its conditions in words, and the first of them that does not hold.
 
-`core.decide` has the rules as predicates. Here the same conditions are listed one by one, each with the sentence
-that `policy explain` and a failed `policy test` print. A test compares both in every context: a rule applies if
-and only if no reason is found.
+`core.decide` has the rules as predicates. This module lists the same conditions one by one, each with the sentence that
+`policy explain` and a failed `policy test` print. A test compares both in every context: a rule applies if and only if
+no reason is found.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from paywitness.core.provider_contract import ErrorsUnderKey
 from paywitness.core.result import FINAL_REFUSALS, PROVIDER_SAID_NO
 from paywitness.policy.explain import Explanation
 
-Reason = Callable[[DecisionContext], str]  # "" where the condition holds
+Reason = Callable[[DecisionContext], str]  # "" if the condition holds
 
 
 @dataclass(frozen=True, slots=True)
 class SkippedRule:
-    """A rule that was passed over, and why."""
+    """A rule that did not apply, and why."""
 
     rule: str
     why: str
@@ -37,12 +37,12 @@ def skipped_rules(context: DecisionContext) -> Iterator[SkippedRule]:
 
 
 def reason_not_applied(rule: str, context: DecisionContext) -> str:
-    """The first condition of the rule that does not hold; "" where it applies, or where there is no such rule."""
+    """The first condition of the rule that does not hold; "" if the rule applies, or if there is no such rule."""
     return next((said for reason in REASONS.get(rule, ()) if (said := reason(context))), "")
 
 
 def _duration_text(seconds: float) -> str:
-    """A time as a person says it: exact to a tenth of its unit."""
+    """A time rounded to a tenth of its largest unit."""
     for unit, length_s in (("h", 3600.0), ("m", 60.0), ("s", 1.0)):
         if seconds >= 2 * length_s or (unit == "s" and seconds >= 1):
             return f"{round(seconds / length_s, 1):g}{unit}"
@@ -58,19 +58,19 @@ def _state_is(*states: State) -> Reason:
 
 
 def _can_be_inquired(c: DecisionContext) -> str:
-    return "" if c.contract.supports_inquiry else "the provider cannot be asked (no 'ask')"
+    return "" if c.contract.supports_inquiry else "no inquiry is possible (no 'ask')"
 
 
 def _not_inquired_yet(c: DecisionContext) -> str:
-    return "the provider has just been asked, and knows nothing of it" if c.inquired else ""
+    return "an inquiry has just found nothing" if c.inquired else ""
 
 
 def _webhook_expected(c: DecisionContext) -> str:
-    return "" if c.contract.webhook_expected else "no webhook tells of it"
+    return "" if c.contract.webhook_expected else "no webhook is expected"
 
 
 def _cancel_wanted(c: DecisionContext) -> str:
-    return "" if c.cancel_wanted else "nobody asked to cancel it"
+    return "" if c.cancel_wanted else "no operator has requested a cancel"
 
 
 def _no_cancel_sent(c: DecisionContext) -> str:
@@ -78,30 +78,30 @@ def _no_cancel_sent(c: DecisionContext) -> str:
 
 
 def _foreground(c: DecisionContext) -> str:
-    return "the caller has left: in the background it is asked about first" if c.background else ""
+    return "the caller has left: in the background an inquiry comes first" if c.background else ""
 
 
 def _not_rejected(c: DecisionContext) -> str:
-    return f"{c.result_class}: the same bytes would be turned away again" if c.result_class in FINAL_REFUSALS else ""
+    return f"{c.result_class}: the same bytes would be refused again" if c.result_class in FINAL_REFUSALS else ""
 
 
 def _dedupes(c: DecisionContext) -> str:
     if c.contract.send_as is None:
-        return "the provider takes no key, so sending it again could charge twice"
-    return "" if c.contract.dedupes else "how long the provider remembers a key is not known"
+        return "the provider takes no key, so a re-send could charge twice"
+    return "" if c.contract.dedupes else "it is unknown how long the provider remembers a key"
 
 
 def _in_window(c: DecisionContext) -> str:
     if c.first_send_age_s + c.delay_s < c.contract.resend_until_s:
         return ""
     age, until = _duration_text(c.first_send_age_s + c.delay_s), _duration_text(c.contract.resend_until_s)
-    return f"the first send is {age} old by then, and the key is relied on for {until} (80% of its window)"
+    return f"the first send is {age} old by then, and a re-send relies on the key for {until} (80% of its window)"
 
 
 def _errors_permit(c: DecisionContext) -> str:
     stored = c.contract.errors_under_key
     if stored is ErrorsUnderKey.REPLAYED and c.response_seen_in_doubt:
-        return "a whole answer was seen, and under its key the provider would only say it again (replayed)"
+        return "a whole response was seen, and under its key the provider would only repeat it (replayed)"
     if stored in {ErrorsUnderKey.NOT_STORED, ErrorsUnderKey.UNKNOWN}:
         return f"errors under the key are {stored}: a re-send could execute it a second time"
     return ""
@@ -112,34 +112,34 @@ def _same_upstream(c: DecisionContext) -> str:
 
 
 def _request_available(c: DecisionContext) -> str:
-    return "" if c.request_available else "the first attempt's bytes are not at hand"
+    return "" if c.request_available else "the first attempt's bytes are not stored"
 
 
 def _undecided(c: DecisionContext) -> str:
     return (
-        f"the provider executed it and said {c.result_class}: again would be a new charge"
+        f"the provider executed it with {c.result_class}: a retry would be a new charge"
         if c.result_class in PROVIDER_SAID_NO
         else ""
     )
 
 
 def _tries_left(c: DecisionContext) -> str:
-    return "" if c.tries < c.tries_max else f"no try is left ({c.tries} of {c.tries_max})"
+    return "" if c.tries < c.tries_max else f"no attempt is left ({c.tries} of {c.tries_max})"
 
 
 def _fits_deadline(c: DecisionContext) -> str:
     if c.delay_s + ATTEMPT_TIME_MIN_S <= c.time_left_s:
         return ""
     left = _duration_text(max(0.0, c.time_left_s))
-    return f"a wait of {_duration_text(c.delay_s)} and a try do not fit into the {left} that the caller still waits"
+    return f"a wait of {_duration_text(c.delay_s)} and an attempt do not fit into the caller's last {left}"
 
 
 def _budget_allows(c: DecisionContext) -> str:
-    return "" if c.budget_allows else "the budget of retries is used up"
+    return "" if c.budget_allows else "the retry budget is used up"
 
 
 def _not_refused_by_limits(c: DecisionContext) -> str:
-    return "our limits held this try back, and would hold back another" if c.refused_by_limits else ""
+    return "our limits refused this attempt, and would refuse another" if c.refused_by_limits else ""
 
 
 def _within_background_resend(c: DecisionContext) -> str:
@@ -147,17 +147,15 @@ def _within_background_resend(c: DecisionContext) -> str:
     if age_s < c.resend_for_s:
         return ""
     allowed, age = _duration_text(c.resend_for_s), _duration_text(age_s)
-    return f"a background re-send is made for {allowed} after the first send, and by then that is {age} ago"
+    return f"a background re-send is allowed for {allowed} after the first send, and by then that is {age} ago"
 
 
 def _inquiry_is_over(c: DecisionContext) -> str:
-    return "the provider can be asked, which comes first" if c.contract.supports_inquiry and not c.inquired else ""
+    return "an inquiry is possible, and comes first" if c.contract.supports_inquiry and not c.inquired else ""
 
 
 def _cannot_help(c: DecisionContext) -> str:
-    return (
-        "" if c.result_class in PROVIDER_SAID_NO | FINAL_REFUSALS else f"trying again may help against {c.result_class}"
-    )
+    return "" if c.result_class in PROVIDER_SAID_NO | FINAL_REFUSALS else f"a retry may help against {c.result_class}"
 
 
 def _caller_left(c: DecisionContext) -> str:
@@ -173,7 +171,7 @@ def _shown_absent(c: DecisionContext) -> str:
 
 
 def _time_for_a_try(c: DecisionContext) -> str:
-    return "" if c.time_left_s >= ATTEMPT_TIME_MIN_S else "the caller's time is too short for another try"
+    return "" if c.time_left_s >= ATTEMPT_TIME_MIN_S else "the caller's time is too short for another attempt"
 
 
 def _is_rejection(c: DecisionContext) -> str:
@@ -185,23 +183,23 @@ def _other_route(c: DecisionContext) -> str:
 
 
 def _guarded(c: DecisionContext) -> str:
-    return "" if c.guarded else "no intent guards it: a second payment could not be kept out"
+    return "" if c.guarded else "no intent guards it, so nothing would prevent a second payment"
 
 
 def _enough_here(c: DecisionContext) -> str:
-    return "" if c.enough_tries_here else "there is another try to be made here first"
+    return "" if c.enough_tries_here else "another attempt at this provider comes first"
 
 
 def _refused_by_limits(c: DecisionContext) -> str:
-    return "" if c.refused_by_limits else "our limits did not hold it back"
+    return "" if c.refused_by_limits else "our limits did not refuse it"
 
 
 def _no_tries_left(c: DecisionContext) -> str:
-    return "" if c.tries >= c.tries_max else f"there are tries left ({c.tries} of {c.tries_max})"
+    return "" if c.tries >= c.tries_max else f"there are attempts left ({c.tries} of {c.tries_max})"
 
 
 def _budget_exhausted(c: DecisionContext) -> str:
-    return "the budget of retries is not used up" if c.budget_allows else ""
+    return "the retry budget is not used up" if c.budget_allows else ""
 
 
 _UNKNOWN, _BACKOFF, _PENDING = _state_is(State.UNKNOWN), _state_is(State.BACKOFF), _state_is(State.PENDING)

@@ -1,10 +1,11 @@
-"""Where the CA is stored: its certificate, its key (mode 0600), the next pair while it is changed, and the bundle.
+"""The files of the CA: its certificate, its key (mode 0600), the next pair during a rotation, and the bundle.
 
-The bundle is what clients are given: the system's roots and ours, for most of them take one file in place of their own.
-Services that may not look into our directory read a copy of it elsewhere; beside each lies what Node's fetch, wget and
-PHP need, which no variable can tell where the bundle is.
-A rotation has two steps, so that nobody is cut off: first the next certificate joins the bundle, which clients load;
-then it signs.
+Clients get the bundle. It holds the system's roots and ours, because most clients take one file in place of their own.
+Services without access to our directory read a copy of it elsewhere. Beside each bundle lie files for Node's fetch,
+wget and PHP, because no variable gives them the bundle's path.
+
+A rotation has two steps, so that no client loses its connection. First the next certificate joins the bundle, which
+clients load. Then it signs.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class LocalCaFiles:
 
     @property
     def shared_bundle(self) -> Path | None:
-        """The copy for services, where one was asked for."""
+        """The copy for services, if `publish` was given a path."""
         try:
             return Path(self._shared_path_file.read_text().strip())
         except FileNotFoundError:
@@ -66,14 +67,15 @@ class LocalCaFiles:
         return self.home / "ca-shared-at"
 
     def read(self) -> LocalCa | None:
-        """The authority in force; None where there is none. Raises SettingsError where it cannot be used."""
+        """The authority in force. None if there is none. Raises SettingsError if it cannot be used."""
         return _read(self.certificate, self.key)
 
     def read_next(self) -> LocalCa | None:
         return _read(self.next_certificate, self.next_key)
 
     def create_or_extend(self, hosts: Iterable[str], now: datetime) -> LocalCa:
-        """The first one, or the same one again for other hosts: its key stays, so whoever trusted it goes on."""
+        """A first authority, or the present one bound to other hosts. Its key stays, so clients that trust it keep
+        their trust."""
         previous = self.read()
         local_ca = make_local_ca(hosts, now, key=previous.key if previous else None)
         if previous is None:
@@ -83,15 +85,15 @@ class LocalCaFiles:
         return local_ca
 
     def publish(self, shared: Path | None = None) -> None:
-        """Write the bundle anew; from now on also to `shared`, for everybody to read."""
+        """Write the bundle again. From now on also to `shared`, readable by everybody."""
         if shared is not None:
             shared.absolute().parent.mkdir(parents=True, exist_ok=True)
             _write(self._shared_path_file, f"{os.path.abspath(shared)}\n".encode())
         self._write_bundle(self.read(), self.read_next())
 
     def prepare_next(self, hosts: Iterable[str], now: datetime) -> LocalCa:
-        """The next one: in the bundle from now on, signing nothing yet. Prepared again it keeps its key, so whoever has
-        loaded it goes on."""
+        """Make the next authority. It is in the bundle from now on, and signs nothing yet. If it is prepared again it
+        keeps its key, so clients that have loaded it keep their trust."""
         previous = self.read_next()
         prepared = make_local_ca(hosts, now, key=previous.key if previous else None)
         if previous is None:
@@ -101,9 +103,11 @@ class LocalCaFiles:
         return prepared
 
     def activate_next(self) -> LocalCa:
-        """The next one signs. The one before stays in the bundle until the next change: its leaves live for a day."""
+        """Let the next authority sign. The bundle keeps the previous one until the next rotation, because its leaves
+        live for a day."""
         previous: LocalCa | None = None
-        if self.next_key.exists() or not self.next_certificate.exists():  # else it was broken off half-way, before
+        # otherwise an earlier run was interrupted half-way
+        if self.next_key.exists() or not self.next_certificate.exists():
             previous, prepared = self.read(), self.read_next()
             if prepared is None:
                 raise SettingsError("there is no next authority: prepare one first, with paywitness ca rotate")
@@ -130,7 +134,7 @@ _PHP_SETTINGS = ("curl.cainfo", "openssl.cafile")  # of its curl, and of its str
 
 
 def node_proxy_beside(bundle: Path) -> Path:
-    """What makes Node's fetch look at HTTPS_PROXY: see `node_proxy.cjs` in this room."""
+    """The file that makes Node's fetch use HTTPS_PROXY: see `node_proxy.cjs` in this room."""
     return bundle.with_name(_NODE_PROXY.name)
 
 
@@ -139,18 +143,19 @@ def wgetrc_beside(bundle: Path) -> Path:
 
 
 def php_folder_beside(bundle: Path) -> Path:
-    """A folder of settings that PHP reads after its own."""
+    """A directory with settings that PHP reads after its own."""
     return bundle.with_name("paywitness-php.d")
 
 
 class CurrentLocalCa:
-    """The authority that signs now. Changed on disk, by `paywitness ca`, it is taken over with the next connection."""
+    """The authority that signs now. After `paywitness ca` has changed it on disk, the next connection uses the new
+    one."""
 
     def __init__(self, files: LocalCaFiles) -> None:
         self._files = files
         self._local_ca: LocalCa | None = None
         self._seen_mtimes = self._mtimes()
-        self._local_ca = files.read()  # raises where it cannot be used: better at the start than at the first call
+        self._local_ca = files.read()  # raises if it cannot be used: better at the start than at the first call
 
     def __call__(self) -> LocalCa | None:
         mtimes = self._mtimes()
@@ -159,11 +164,11 @@ class CurrentLocalCa:
             try:
                 self._local_ca = self._files.read()
             except SettingsError as error:
-                _log.error("%s; the one before stays in force", error)
+                _log.error("%s; the previous one stays in force", error)
         return self._local_ca
 
     def _mtimes(self) -> tuple[int, int]:
-        """Of which moment the files are; both must be there for a pair."""
+        """The modification times of both files; zeros if one of them is missing."""
         try:
             return self._files.certificate.stat().st_mtime_ns, self._files.key.stat().st_mtime_ns
         except OSError:
@@ -183,20 +188,20 @@ def _read(certificate: Path, key: Path) -> LocalCa | None:
 
 
 def _system_roots() -> bytes:
-    """What this machine trusts, as one file of certificates; empty where it has none."""
+    """The roots that this machine trusts, as one file of certificates. Empty if it has none."""
     found = ssl.get_default_verify_paths().cafile or ssl.get_default_verify_paths().openssl_cafile
     path = Path(found)
     return path.read_bytes() if path.is_file() else b""
 
 
 def _write(path: Path, content: bytes, *, secret: bool = False) -> None:
-    """Whole or not at all, and a secret never readable by others, not even for a moment."""
+    """Write a file as a whole or not at all. A secret is never readable by others, not even for a moment."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     temporary_path = path.with_name(f"{path.name}.new")
     temporary_path.unlink(missing_ok=True)
     descriptor = os.open(temporary_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o644)
     with os.fdopen(descriptor, "wb") as file:
-        os.fchmod(descriptor, 0o600 if secret else 0o644)  # whatever the mask of this process is
+        os.fchmod(descriptor, 0o600 if secret else 0o644)  # whatever the process's umask is
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
@@ -204,14 +209,14 @@ def _write(path: Path, content: bytes, *, secret: bool = False) -> None:
 
 
 # --- Shell lines
-# What makes each kind of client use the sidecar as its proxy and believe its authority. Lines for a shell.
+# Shell lines that make each kind of client use the sidecar as its proxy and trust its authority.
 
 
 def shell_lines(proxy: str, no_proxy: str, bundle: Path) -> list[str]:
-    """Assignments that serve most clients, and comments for those that bring roots of their own."""
+    """Assignments for most clients, and comments for those with root certificates of their own."""
     quoted_bundle = quote(str(bundle))
     node_proxy = str(node_proxy_beside(bundle))
-    preload = f'"{node_proxy}"' if " " in node_proxy else node_proxy  # as Node takes it apart
+    preload = f'"{node_proxy}"' if " " in node_proxy else node_proxy  # Node parses it so
     host, _, port = proxy.removeprefix("http://").rpartition(":")
     return [
         f"export HTTPS_PROXY={quote(proxy)} https_proxy={quote(proxy)}",
@@ -221,13 +226,13 @@ def shell_lines(proxy: str, no_proxy: str, bundle: Path) -> list[str]:
         f"export REQUESTS_CA_BUNDLE={quoted_bundle}   # requests, and the SDKs upon it",
         f"export CURL_CA_BUNDLE={quoted_bundle}",
         f"export NODE_EXTRA_CA_CERTS={quoted_bundle}  # Node adds it to its own roots",
-        "export NODE_USE_ENV_PROXY=1            # Node 24 and 22.21: fetch and https look at HTTPS_PROXY",
-        f'export NODE_OPTIONS="${{NODE_OPTIONS:+$NODE_OPTIONS }}"{quote(f"--require={preload}")}  # before: fetch does',
+        "export NODE_USE_ENV_PROXY=1            # Node 24 and 22.21: fetch and https use HTTPS_PROXY",
+        f'export NODE_OPTIONS="${{NODE_OPTIONS:+$NODE_OPTIONS }}"{quote(f"--require={preload}")}  # older ones: fetch',
         f"export GIT_SSL_CAINFO={quoted_bundle} AWS_CA_BUNDLE={quoted_bundle}",
         f"export PERL_LWP_SSL_CA_FILE={quoted_bundle} PERL_LWP_ENV_PROXY=1   # Perl's LWP",
         f"export WGETRC={quote(str(wgetrc_beside(bundle)))}   # wget; in place of your own ~/.wgetrc",
         f'export PHP_INI_SCAN_DIR="${{PHP_INI_SCAN_DIR-}}":{quote(str(php_folder_beside(bundle)))}  # PHP',
-        "# These bring roots of their own; each needs a line of code or a setting:",
+        "# These have root certificates of their own; each needs a line of code or a setting:",
         f"#   stripe (Python)     stripe.ca_bundle_path = {str(bundle)!r}",
         f"#   braintree (Python)  Environment.Production.ssl_certificate = {str(bundle)!r}",
         f"#   razorpay (Python)   client.cert_path = {str(bundle)!r}",

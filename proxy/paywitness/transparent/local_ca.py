@@ -1,4 +1,4 @@
-"""Certificates, made by `cryptography`: the CA's own, bound to names, and short-lived ones of single hosts, with their
+"""Certificates, made by `cryptography`: the CA's own, bound to names, and short-lived ones for single hosts, with their
 TLS contexts.
 """
 
@@ -22,7 +22,7 @@ from paywitness.core.errors import SettingsError
 
 LOCAL_CA_DAYS = 365
 HOST_CERTIFICATE_S = 24 * 3600.0
-_BACKDATED = timedelta(hours=1)  # clients' clocks are not ours
+_BACKDATED = timedelta(hours=1)  # a client's clock may be behind ours
 _EVERY_ADDRESS = (ipaddress.ip_network("0.0.0.0/0"), ipaddress.ip_network("::/0"))
 
 
@@ -33,7 +33,7 @@ class LocalCa:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What it may vouch for: these names, and those below them."""
+        """The names that it may vouch for: these, and those below them."""
         constraints = self.certificate.extensions.get_extension_for_class(x509.NameConstraints).value
         return tuple(name.value for name in constraints.permitted_subtrees or () if isinstance(name, x509.DNSName))
 
@@ -58,13 +58,13 @@ class LocalCa:
         return any(host == name or host.endswith(f".{name}") for name in self.names)
 
     def missing(self, hosts: Iterable[str]) -> tuple[str, ...]:
-        """Those of a policy's hosts, wildcards among them, that it may not vouch for."""
+        """The hosts of a policy, wildcards among them, that it may not vouch for."""
         return tuple(sorted(host for host in hosts if not self.covers(host.removeprefix("*"))))
 
 
 @dataclass(frozen=True, slots=True)
 class HostCertificate:
-    """What one host is impersonated with, for a day at most."""
+    """The certificate that we present as one host. It lives for a day at most."""
 
     host: str
     pem: bytes  # certificate and key, as OpenSSL loads them
@@ -72,13 +72,15 @@ class HostCertificate:
 
 
 def permitted_names(hosts: Iterable[str]) -> tuple[str, ...]:
-    """What an authority must be allowed to vouch for. `*.example.com` needs example.com, `*-live.example.com` too."""
+    """The names that an authority for these hosts must cover. `*.example.com` and `*-live.example.com` need
+    example.com."""
     found = {host.partition(".")[2] if host.startswith("*") else host for host in hosts}
     return tuple(sorted(found))
 
 
 def make_local_ca(hosts: Iterable[str], now: datetime, *, key: ec.EllipticCurvePrivateKey | None = None) -> LocalCa:
-    """An authority for these hosts. With `key` the same one again, for other hosts: whoever trusted it goes on."""
+    """An authority for these hosts. With `key` it is the same authority for other hosts, so clients that trust it keep
+    their trust."""
     names = permitted_names(hosts)
     if not names:
         raise SettingsError("no policy names a host that clients could call, so there is nothing to vouch for")
@@ -106,7 +108,7 @@ def make_local_ca(hosts: Iterable[str], now: datetime, *, key: ec.EllipticCurveP
 def make_host_certificate(
     local_ca: LocalCa, host: str, key: ec.EllipticCurvePrivateKey, now: datetime
 ) -> HostCertificate:
-    """A certificate for one host. The authority must cover it: clients would refuse it otherwise."""
+    """A certificate for one host. The authority must cover the host. Otherwise clients would refuse the certificate."""
     ends_at = min(now + timedelta(seconds=HOST_CERTIFICATE_S), local_ca.ends_at)
     certificate = (
         x509.CertificateBuilder()
@@ -126,7 +128,8 @@ def make_host_certificate(
 
 
 def load_local_ca(certificate_pem: bytes, key_pem: bytes) -> LocalCa:
-    """What was kept. Raises ValueError where it is not one of ours, or certificate and key are not of one pair."""
+    """Load a stored authority. Raises ValueError if it is not one of ours, or if certificate and key do not belong
+    together."""
     certificate = x509.load_pem_x509_certificate(certificate_pem)
     key = serialization.load_pem_private_key(key_pem, password=None)
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
@@ -147,7 +150,7 @@ def _common_name(text: str) -> x509.Name:
 
 
 def _name_constraints(names: Iterable[str]) -> x509.NameConstraints:
-    """These names and those below them; no address whatever, which a list of names alone would leave open."""
+    """These names and those below them. No IP address at all, which a list of names alone would permit."""
     return x509.NameConstraints(
         [x509.DNSName(name) for name in names], [x509.IPAddress(addresses) for addresses in _EVERY_ADDRESS]
     )
@@ -174,9 +177,9 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 # --- Host certificates
-# TLS contexts of single hosts, made when they are first asked for and made again well before they end.
+# TLS contexts of single hosts. They are made on the first request, and again well before they end.
 
-_CACHED_MAX = 256  # hosts at a time; wildcards in a policy may stand for any number
+_CACHED_MAX = 256  # hosts at a time; a wildcard in a policy may match any number
 _RENEWED_BEFORE = timedelta(seconds=HOST_CERTIFICATE_S / 2)
 
 
@@ -188,16 +191,17 @@ class _CachedHostCertificate:
 
 
 class HostCertificates:
-    """The server's side of TLS for the hosts of policies."""
+    """The server's TLS contexts for the hosts of policies."""
 
     def __init__(self, local_ca: Callable[[], LocalCa | None], clock: Clock) -> None:
-        self._current_ca = local_ca  # the one in force: it may be exchanged while we run
+        self._current_ca = local_ca  # the CA in force; it may change while we run
         self._clock = clock
-        self._key = ec.generate_private_key(ec.SECP256R1())  # one for all leaves of this process; never written
+        self._key = ec.generate_private_key(ec.SECP256R1())  # one for all leaves of this process; never stored
         self._cached: OrderedDict[str, _CachedHostCertificate] = OrderedDict()
 
     def context_for(self, host: str) -> ssl.SSLContext | None:
-        """None where no authority covers the host: clients would refuse whatever we showed them."""
+        """The TLS context for the host. None if no authority covers it: clients would refuse any certificate of
+        ours."""
         local_ca = self._current_ca()
         if local_ca is None or not local_ca.covers(host):
             return None
@@ -213,7 +217,7 @@ class HostCertificates:
 
 
 def _require_sni(host: str) -> Callable[[ssl.SSLObject, str | None, ssl.SSLContext], int | None]:
-    """No other name may be asked for on a connection that was opened for this one."""
+    """Refuse any other name on a connection that was opened for this host."""
 
     def answer(session: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> int | None:
         same = name is None or name.lower().removesuffix(".") == host
@@ -226,9 +230,9 @@ def _server_context(certificate: HostCertificate) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
-    context.set_alpn_protocols(["http/1.1"])  # HTTP/2 is declined: clients then speak 1.1
+    context.set_alpn_protocols(["http/1.1"])  # without HTTP/2, clients speak 1.1
     context.sni_callback = _require_sni(certificate.host)
-    descriptor = os.memfd_create("leaf")  # OpenSSL loads from files alone; this one is in memory, and ours
+    descriptor = os.memfd_create("leaf")  # OpenSSL loads only from files; this one is in memory, and only ours
     try:
         os.write(descriptor, certificate.pem)
         context.load_cert_chain(f"/proc/self/fd/{descriptor}")

@@ -1,5 +1,5 @@
-// Makes Node's fetch go through HTTPS_PROXY and HTTP_PROXY, and around them for NO_PROXY, where Node itself cannot yet:
-// NODE_OPTIONS=--require=/path/to/node_proxy.cjs. Later versions do it by themselves, told by NODE_USE_ENV_PROXY=1.
+// Makes Node's fetch use HTTPS_PROXY, HTTP_PROXY and NO_PROXY, if this version of Node cannot yet do so:
+// NODE_OPTIONS=--require=/path/to/node_proxy.cjs. Later versions do it by themselves with NODE_USE_ENV_PROXY=1.
 'use strict';
 
 const http = require('node:http');
@@ -17,7 +17,7 @@ function proxyFor(protocol) {
   return given ? new URL(given.includes('://') ? given : `http://${given}`) : null;
 }
 
-// A name stands for itself and what is below it, a port narrows it, * is everything.
+// A name matches itself and every name below it. A port limits it to that port. * matches everything.
 function isSpared({ hostname, port, protocol }) {
   const host = hostname.replace(/^\[|\]$/g, '').toLowerCase();
   const at = port || (protocol === 'https:' ? '443' : '80');
@@ -30,7 +30,7 @@ function isSpared({ hostname, port, protocol }) {
   });
 }
 
-// A connection to the origin by way of the proxy, as TLS; in the form that undici asks a connector for.
+// A TLS connection to the origin through the proxy, in the form of an undici connector.
 function connectThrough(proxy) {
   return ({ hostname, port, servername }, done) => {
     const authority = `${hostname}:${port || 443}`;
@@ -73,7 +73,7 @@ function withHost(headers, host) {
 }
 
 function install() {
-  void globalThis.Response; // the first look at it loads undici, which makes its dispatcher
+  void globalThis.Response; // the first access loads undici, which makes its dispatcher
   const direct = globalThis[GLOBAL_DISPATCHER];
   const secureProxy = proxyFor('https:');
   const plainProxy = proxyFor('http:');
@@ -98,7 +98,7 @@ const byItself = Number(process.versions.node.split('.')[0]) >= 24
   || process.allowedNodeEnvironmentFlags.has('--use-env-proxy');
 if (!byItself && typeof fetch === 'function') {
   const own = globalThis.fetch;
-  let installed = false; // with the first call: most processes make none, and undici takes time to load
+  let installed = false; // on the first call only: most processes make none, and undici takes time to load
   globalThis.fetch = function fetch(...given) {
     if (!installed) {
       installed = true;

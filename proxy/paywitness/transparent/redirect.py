@@ -1,5 +1,5 @@
-"""Redirect rules: their text for nftables and iptables, and how they are installed, removed and listed. `nft` is used
-if it is there, else iptables and ip6tables. Both ways are idempotent.
+"""Redirect rules: their text for nftables and iptables, and how they are installed, removed and listed. It uses `nft`
+if that is installed, else iptables and ip6tables. Both ways are idempotent.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from paywitness.core.errors import SettingsError
 from paywitness.option_defaults import DEFAULTS
 
 # --- Rules as text
-# The rules as text, for nftables and for iptables. Pure.
+# Pure functions.
 #
-# Outgoing connections of this network namespace to the given ports come to us; those of the proxy itself do not, or
-# it would talk to itself; nor do those that stay on this machine or its private networks.
+# Outgoing connections of this network namespace to the given ports come to us. Connections of the sidecar itself do
+# not, or it would connect to itself. Connections that stay on this machine or its private networks do not, either.
 
 TABLE = "paywitness"  # of nftables
 CHAIN = "PAYWITNESS"  # of iptables
@@ -29,20 +29,20 @@ _PRIVATE = (
 
 @dataclass(frozen=True, slots=True)
 class RedirectRules:
-    uid: int | None  # whose connections pass: the proxy's user
+    uid: int | None  # the sidecar's user, whose connections pass
     gid: int | None = None  # or its group
     to_port: int = DEFAULTS.listen.port
     ports: tuple[int, ...] = (80, 443)
-    private_too: bool = False  # also what goes to private networks; never what stays on this machine
+    private_too: bool = False  # also redirect connections to private networks; never those that stay on this machine
 
     def excluded_networks(self, *, ipv6: bool) -> tuple[str, ...]:
-        """Networks whose connections are left alone."""
+        """The networks whose connections are not redirected."""
         loopback = _LOOPBACK[ipv6]
         return loopback if self.private_too else (*loopback, *_PRIVATE[ipv6])
 
 
 def nft_install(rules: RedirectRules) -> str:
-    """One transaction: whatever stood in our table before is gone in the same moment."""
+    """The rules in one transaction: it replaces the earlier content of our table at the same moment."""
     ports = ", ".join(str(port) for port in rules.ports)
     return "\n".join(
         [
@@ -68,7 +68,8 @@ def nft_remove() -> str:
 
 
 def iptables_install(rules: RedirectRules, *, ipv6: bool) -> str:
-    """For `iptables-restore --noflush`: our chain is emptied and filled in one commit. Who jumps to it is not said."""
+    """Input of `iptables-restore --noflush`: it empties and fills our chain in one commit. The jump to the chain is not
+    in it."""
     ports = ",".join(str(port) for port in rules.ports)
     return "\n".join(
         [
@@ -106,7 +107,7 @@ def detect_backend() -> FirewallBackend:
 
 
 def install_script(rules: RedirectRules, backend: FirewallBackend) -> str:
-    """What `install` does, to be read before it is done."""
+    """The commands of `install`, for a person to read first."""
     if backend is FirewallBackend.NFT:
         return nft_install(rules)
     jump = " ".join(JUMP)
@@ -128,7 +129,7 @@ def install(rules: RedirectRules, backend: FirewallBackend) -> None:
 
 
 def remove(backend: FirewallBackend) -> None:
-    """What was installed, and nothing else. Nothing there is no fault."""
+    """Remove our rules, and nothing else. It is no error if there are none."""
     if backend is FirewallBackend.NFT:
         _run(["nft", "-f", "-"], nft_remove())
         return
@@ -141,7 +142,7 @@ def remove(backend: FirewallBackend) -> None:
 
 
 def installed_rules(backend: FirewallBackend) -> str:
-    """What stands in the kernel of ours; empty where nothing does."""
+    """Our rules in the kernel; empty if there are none."""
     if backend is FirewallBackend.NFT:
         found = _execute(["nft", "list", "table", "inet", TABLE])
         return found.stdout if found.returncode == 0 else ""

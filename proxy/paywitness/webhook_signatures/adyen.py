@@ -1,15 +1,15 @@
-"""Adyen's standard webhooks: each item of a delivery carries its own signature, in `additionalData.hmacSignature`.
+"""Adyen's standard webhooks: each item of a webhook carries its own signature, in `additionalData.hmacSignature`.
 
 base64 HMAC-SHA256 over `pspReference:originalReference:merchantAccountCode:merchantReference:value:currency:eventCode:
-success`, nothing for a part that is missing; the key is written in hex. A delivery is genuine when every item is.
+success`, with nothing for a missing part. The key is written in hex. A webhook is genuine if every item is.
 
-Nothing is escaped in what is signed. Only the merchantReference may therefore hold a colon here: with the other seven
-free of them there is one way to read the text, and no part can be passed off as another. Adyen's library is less
+Adyen escapes nothing in the signed text. So only the merchantReference may hold a colon here. With no colon in the
+other seven parts, the text can be split in only one way, and no part can pass for another. Adyen's library is less
 strict.
 
-What is not among the eight parts is not signed (`reason`, the rest of `additionalData`): a policy finds and judges by
-the eight. No time is signed either. The webhooks of Adyen's balance platform are signed in another way, and are not
-read here.
+Fields outside the eight parts are not signed (`reason`, the rest of `additionalData`). A policy matches and classifies
+only by the eight. No time is signed either. The webhooks of Adyen's balance platform are signed in another way and are
+not read here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from paywitness.webhook_signatures.scheme import (
     verify_hmac,
 )
 
-_ITEMS_MAX = 500  # of one delivery, as the engine keeps; Adyen sends a handful
+_ITEMS_MAX = 500  # of one webhook, the same limit as the engine's; Adyen sends a handful
 _REFERENCE_FIELDS = ("pspReference", "originalReference", "merchantAccountCode", "merchantReference")
 _MAY_HOLD_COLON = "merchantReference"
 
@@ -78,7 +78,7 @@ def _signed(item: Tree) -> SignedContent | SignatureCheck:
 
 
 def _parts(item: dict[str, Tree]) -> list[str] | None:
-    """The eight parts, in their order; None where one is of another type, or holds a colon it must not hold."""
+    """The eight parts, in order. None if one is of another type, or holds a colon that it must not hold."""
     amount = item.get("amount", {})
     if not isinstance(amount, dict):
         return None

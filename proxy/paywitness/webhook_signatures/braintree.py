@@ -1,11 +1,11 @@
 """Braintree: a form with `bt_signature=<public key>|<hex>[&<public key>|<hex>]` and `bt_payload=<base64 of XML>`.
 
-HMAC-SHA1, its key the SHA1 digest of the private key, over the payload as it is written, base64 and all, with or
-without a newline at its end. A secret is a private key. Braintree's library looks for the pair of its own public key;
-we hold every pair against every private key, which proves the same and needs no second setting.
+HMAC-SHA1 over the payload as it is written, in base64, with or without a newline at its end. The key is the SHA1 digest
+of the private key. A secret is a private key. Braintree's library looks for the pair of its own public key. We compare
+every pair with every private key, which proves the same and needs no second setting.
 
-No time is signed, and there is no event id. The address cannot be verified by Braintree's challenge (a GET): the
-listener takes deliveries alone.
+No time is signed, and there is no event id. Braintree's challenge (a GET) cannot verify the address, because the
+listener takes only webhooks.
 """
 
 from __future__ import annotations
@@ -74,5 +74,5 @@ def _fields(body: bytes) -> tuple[str, bytes]:
 
 
 def _key_of(secret: bytes) -> bytes:
-    """Empty for an empty secret, whose digest would otherwise be a key that everybody knows."""
+    """Empty for an empty secret. Otherwise its digest would be a key that everybody knows."""
     return hashlib.sha1(secret).digest() if is_usable_key(secret) else b""  # noqa: S324  # what Braintree signs with

@@ -1,8 +1,8 @@
-"""dLocal: `Authorization: V2-HMAC-SHA256, Signature: <hex>`, HMAC-SHA256 over X-Login, X-Date and the raw body, as a
-request to it is signed.
+"""dLocal: `Authorization: V2-HMAC-SHA256, Signature: <hex>`, HMAC-SHA256 over X-Login, X-Date and the raw body.
+Requests to dLocal are signed in the same way.
 
-The login is not secret; the policy says it, for a delivery might be signed for somebody else's. The date is held to the
-tolerance: that dLocal gives a delivery that is sent again a new one is UNVERIFIED.
+The login is not secret. The policy gives it, because a webhook might be signed for another merchant. The date must be
+within the tolerance. That dLocal gives a webhook that it sends again a new date is UNVERIFIED.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _parse_date(date: bytes) -> float | None:
 
 
 def dlocal(options: Mapping[str, str]) -> DLocal:
-    """Raises ValueError for what cannot be a login."""
+    """Raises ValueError if the login cannot be one."""
     login = options.get("login", "")
     if not _LOGIN.fullmatch(login):
         raise ValueError(f"login: found {login!r}, allowed: your X-Login at dLocal")

@@ -1,8 +1,8 @@
-"""hmac_sha256 and hmac_sha512: for providers that sign in an ordinary way, told by options where and how.
-And providers that sign the raw body and nothing else.
+"""hmac_sha256 and hmac_sha512: for providers with an ordinary HMAC, whose options give the headers and the signed text.
+And providers that sign only the raw body.
 
-Where a timestamp header is named, the time must be there and must be signed: a request never gets by without it, and
-options that would leave it unsigned are refused.
+If an option names a timestamp header, the time must be present and signed. A request without it is refused, and so are
+options that would leave it unsigned.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class GenericHmac:
     encoding: SignatureEncoding
     prefix: bytes
     timestamp_header: bytes | None
-    signed: tuple[bytes, ...]  # the template in pieces, its places among them
+    signed: tuple[bytes, ...]  # the template in pieces, with its placeholders
 
     @property
     def name(self) -> str:
@@ -84,7 +84,8 @@ class GenericHmac:
         return value if isinstance(value, SignatureCheck) else parse_timestamp(value)
 
     def _signature(self, text: bytes) -> bytes:
-        """With or without the prefix: whole first, for a prefix may look like the beginning of a signature."""
+        """The signature with or without the prefix. We try the whole text first, because the prefix may look like the
+        start of a signature."""
         whole = decode_or_empty(text, self.encoding)
         if len(whole) == DIGEST_BYTES[self.algorithm]:
             return whole
@@ -98,21 +99,19 @@ def generic_hmac_options(algorithm: Algorithm) -> tuple[SchemeOption, ...]:
             policy_defaults.WEBHOOK_SIGNATURE_HEADER,
             "the header with the signature, or several between commas or spaces",
         ),
-        SchemeOption("encoding", "hex", "how the signature is written: hex or base64"),
-        SchemeOption(
-            "prefix", f"{algorithm}=", "what stands before a signature; a signature without it is read as well"
-        ),
+        SchemeOption("encoding", "hex", "the encoding of the signature: hex or base64"),
+        SchemeOption("prefix", f"{algorithm}=", "the text before a signature; a signature without it is read too"),
         SchemeOption(
             "timestamp_header",
             policy_defaults.WEBHOOK_TIMESTAMP_HEADER,
-            "the header with the time in seconds; none where none is sent",
+            "the header with the time in seconds; none if there is none",
         ),
-        SchemeOption("signed", "", f"what is signed: {_TIMED}, or {_UNTIMED} where timestamp_header is none"),
+        SchemeOption("signed", "", f"the signed text: {_TIMED}, or {_UNTIMED} if timestamp_header is none"),
     )
 
 
 def generic_hmac(algorithm: Algorithm, options: Mapping[str, str]) -> GenericHmac:
-    """Raises ValueError for options that cannot be put in force."""
+    """Raises ValueError if the options are not valid."""
     chosen = {option.name: option.default for option in generic_hmac_options(algorithm)} | dict(options)
     timed = chosen["timestamp_header"] != NO_TIMESTAMP
     if timed and chosen["timestamp_header"].lower() == chosen["header"].lower():
@@ -157,10 +156,10 @@ def _template(value: str, *, timed: bool) -> tuple[bytes, ...]:
 
 
 # --- HMAC of the body
-# Providers that sign the raw body and nothing else: an HMAC in hex, in one header of their own.
+# Providers that sign only the raw body: an HMAC in hex, in a header of their own.
 #
-# No time is signed, so a delivery never grows too old: a repetition is known by its event id, and what it says again
-# changes nothing. Sources are those of the provider facts; UNVERIFIED is what nobody official says.
+# No time is signed, so a webhook is never too old. The engine recognises a repeated one by its event id, and its
+# content changes nothing. A claim that no official source confirms is marked UNVERIFIED.
 #
 #     checkout      Checkout.com: Cko-Signature
 #     gocardless    GoCardless: Webhook-Signature; its own library checks it in the same way
@@ -169,7 +168,7 @@ def _template(value: str, *, timed: bool) -> tuple[bytes, ...]:
 #     paystack      Paystack: x-paystack-signature, SHA-512; the secret is the API's own secret key
 #     mollie        Mollie's next-generation events: X-Mollie-Signature: sha256=<hex>. Its classic webhooks are not
 #                   signed: see `unsigned`
-#     authorizenet  Authorize.net: X-ANET-Signature: sha512=<hex>. That the signature key counts as text, and is not
+#     authorizenet  Authorize.net: X-ANET-Signature: sha512=<hex>. That the signature key is used as text, and not
 #                   decoded from its hex, is UNVERIFIED
 #     coinbase      Coinbase Commerce: X-CC-Webhook-Signature
 
@@ -179,7 +178,7 @@ class BodyHmac:
     name: str
     header: bytes
     algorithm: Algorithm
-    prefix: bytes = b""  # before the signature; one without it is read as well
+    prefix: bytes = b""  # before the signature; a signature without it is read too
 
     def check(
         self, headers: Headers, body: bytes, secrets: Sequence[bytes], now: float, tolerance_s: float

@@ -1,8 +1,8 @@
 """Midtrans: `signature_key` in the body, hex SHA-512 of `order_id + status_code + gross_amount + server key`.
-UNVERIFIED: Midtrans' own library asks for the status instead of checking it.
+UNVERIFIED: Midtrans' own library does not check it, but inquires the status.
 
-It proves little. The parts are joined without a mark between them, so that one genuine text can be read as another
-order with another amount; and `transaction_status` is not signed. A policy may take such an event only for a hint.
+It proves little. The parts are joined without a separator, so a genuine text can also be read as another order with
+another amount. And `transaction_status` is not signed. A policy may take such an event only as a hint.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """PayPal: `PAYPAL-TRANSMISSION-SIG`, base64 RSA-SHA256 over `<transmission id>|<time>|<webhook id>|<CRC-32 of the
 body>`.
 
-A "secret" is a webhook's id: what is signed names the webhook it was sent to. The certificate is the one that
-`PAYPAL-CERT-URL` names, and only at PayPal's own hosts, which hand it out over TLS: that, and the system's roots behind
-it, is the chain of trust. It must be PayPal's by name, and good at this time. Somebody else fetches it.
+A "secret" is a webhook's id, because the signed text names the webhook that it was sent to. `PAYPAL-CERT-URL` names the
+certificate. It may point only to PayPal's own hosts, which serve it over TLS. The chain of trust is this TLS connection
+with the system's roots. The certificate must carry PayPal's name and be valid now. The engine fetches it.
 
-A CRC is no digest: who has seen one genuine delivery can make another body of the same CRC. So the time is held to the
-policy's tolerance. PayPal calls it the time of the transmission; that every new try has a new one is UNVERIFIED.
+A CRC is no digest: anybody who has seen one genuine webhook can make another body with the same CRC. So the time must
+be within the policy's tolerance. PayPal calls it the time of the transmission. That every retry has a new one is
+UNVERIFIED.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ _HOSTS = {
     "live": ("api.paypal.com", "api-m.paypal.com"),
     "sandbox": ("api.sandbox.paypal.com", "api-m.sandbox.paypal.com"),
 }
-_PATH = re.compile(r"/v1/notifications/certs/[A-Za-z0-9_-]{1,200}")  # no dot, no slash, no query: nothing but a name
-_TRANSMISSION = re.compile(rb"[\x21-\x7b\x7d\x7e]{1,200}")  # visible ASCII less the bar that stands between the parts
+_PATH = re.compile(r"/v1/notifications/certs/[A-Za-z0-9_-]{1,200}")  # no dot, no slash, no query: only a name
+_TRANSMISSION = re.compile(rb"[\x21-\x7b\x7d\x7e]{1,200}")  # visible ASCII without the bar that separates the parts
 _SIGNER_DOMAIN = ".paypal.com"
-OPTIONS = (SchemeOption("environment", "live", "whose certificates count: live or sandbox"),)
+OPTIONS = (SchemeOption("environment", "live", "the environment of the certificates: live or sandbox"),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ class PayPal:
         if certificate is None or not any(name.endswith(_SIGNER_DOMAIN) for name in certificate.names):
             return malformed(f"{_CERTIFICATE_URL.decode()} names no certificate of PayPal's")
         if not certificate.not_before_at <= now <= certificate.not_after_at:
-            return malformed("the certificate is not good at this time")
+            return malformed("the certificate is not valid now")
         claimed, sum_of_body = decode_or_empty(signature, "base64"), str(crc32(body)).encode()
         texts = [
             b"|".join((transmission, transmission_time, webhook_id.strip(), sum_of_body)) for webhook_id in secrets
@@ -99,7 +100,7 @@ def _parse_time(value: bytes) -> float | None:
 
 
 def paypal(options: Mapping[str, str]) -> PayPal:
-    """Raises ValueError for an environment that PayPal does not have."""
+    """Raises ValueError if PayPal has no such environment."""
     environment = options.get("environment", OPTIONS[0].default)
     if environment not in _HOSTS:
         raise ValueError(f"environment: found {environment!r}, allowed: live or sandbox")

@@ -1,4 +1,4 @@
-"""The name in a policy file -> the scheme. What each scheme may be told stands here for checks and for the docs."""
+"""From the name in a policy file to the scheme. Checks and docs take the options of each scheme from here."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from paywitness.webhook_signatures.worldpay import Worldpay
 
 @dataclass(frozen=True, slots=True)
 class RegisteredScheme:
-    """A scheme that can be named: what it is, what it may be told, how it is made."""
+    """A scheme that a policy can name: its description, its options, its constructor."""
 
     description: str
     options: tuple[SchemeOption, ...]
     make: Callable[[Mapping[str, str]], SignatureScheme]
-    hint_only: bool = False  # it proves too little to be evidence: a policy must say that an event is only a hint
+    hint_only: bool = False  # it proves too little to be evidence, so a policy must take its events as hints
 
 
 def _without_options(scheme: SignatureScheme, description: str) -> RegisteredScheme:
-    """A scheme that may be told nothing."""
+    """A scheme without options."""
     return RegisteredScheme(description, (), lambda _: scheme)
 
 
@@ -40,12 +40,12 @@ def _body_hmac(scheme: BodyHmac) -> RegisteredScheme:
 SCHEMES: Mapping[str, RegisteredScheme] = MappingProxyType(
     {
         "hmac_sha256": RegisteredScheme(
-            "HMAC-SHA256 in a header, told by options where and how",
+            "HMAC-SHA256 in a header, by options",
             generic_hmac_options("sha256"),
             lambda options: generic_hmac("sha256", options),
         ),
         "hmac_sha512": RegisteredScheme(
-            "HMAC-SHA512 in a header, told by options where and how",
+            "HMAC-SHA512 in a header, by options",
             generic_hmac_options("sha512"),
             lambda options: generic_hmac("sha512", options),
         ),
@@ -85,7 +85,7 @@ SCHEMES: Mapping[str, RegisteredScheme] = MappingProxyType(
 
 
 def scheme_named(name: str, options: Mapping[str, str]) -> SignatureScheme:
-    """Raises ValueError, saying what was found and what is allowed, for an unknown name or unfit options."""
+    """Raises ValueError for an unknown name or invalid options, with the value found and the values allowed."""
     registered = SCHEMES.get(name)
     if registered is None:
         raise ValueError(f"found the scheme {name!r}, allowed: one of {', '.join(SCHEMES)}")

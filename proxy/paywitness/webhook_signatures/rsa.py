@@ -1,4 +1,4 @@
-"""RSA signatures, checked with a public key or a certificate. All the arithmetic and parsing is the library's."""
+"""RSA signatures, checked with a public key or a certificate. The library does all arithmetic and parsing."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from paywitness.webhook_signatures.scheme import decode_or_empty
 
 _KEY_BITS_MIN = 2048
-_PARSED_KEYS_MAX = 64  # kept parsed
+_PARSED_KEYS_MAX = 64  # parsed keys in the cache
 
 
 @dataclass(frozen=True, slots=True)
 class SignerCertificate:
-    """What matters of one: its key, whose it is, and when it is good."""
+    """The facts about a certificate that a check needs: its key, its owner's names, its validity."""
 
     key: RSAPublicKey
-    names: tuple[str, ...]  # its common names and DNS names, in lower case
+    names: tuple[str, ...]  # common names and DNS names, in lower case
     not_before_at: float
     not_after_at: float
 
 
 @lru_cache(maxsize=_PARSED_KEYS_MAX)
 def parse_public_key(text: bytes) -> RSAPublicKey | None:
-    """The public key that is written in PEM, or in base64 on one line; None where there is none, or too short a one."""
+    """A public key in PEM, or in base64 on one line. None if it is not valid or too short."""
     text = text.strip()
     try:
         if text.startswith(b"-----BEGIN"):
@@ -43,7 +43,7 @@ def parse_public_key(text: bytes) -> RSAPublicKey | None:
 
 @lru_cache(maxsize=_PARSED_KEYS_MAX)
 def parse_certificate(pem: bytes) -> SignerCertificate | None:
-    """The first certificate of the text, which is the signer's own; None where there is none that could sign."""
+    """The first certificate of the text, which is the signer's own. None if none could sign."""
     try:
         first = x509.load_pem_x509_certificates(pem)[0]
         key = first.public_key()
@@ -52,7 +52,7 @@ def parse_certificate(pem: bytes) -> SignerCertificate | None:
             more = first.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
             names += more.get_values_for_type(x509.DNSName)
         except x509.ExtensionNotFound:
-            pass  # an old one is named by its common name alone
+            pass  # an old certificate has only a common name
         from_at, until_at = first.not_valid_before_utc.timestamp(), first.not_valid_after_utc.timestamp()
     except Exception:  # noqa: BLE001  # whatever the library raises for odd text, it is no certificate
         return None

@@ -1,5 +1,5 @@
-"""What a check says, what a scheme is, which options it takes; and what all schemes share: bounded reading of headers,
-and the one place where signatures are compared.
+"""The interface of a scheme: its check, its verdicts, its options. And the functions that all schemes share: bounded
+reading of headers, and the only comparison of signatures.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from paywitness.core.call import Headers
 class SignatureVerdict(StrEnum):
     GENUINE = "genuine"
     NO_SIGNATURE = "no_signature"
-    BAD_SIGNATURE = "bad_signature"  # there is one, and no secret of ours made it
-    TOO_OLD = "too_old"  # genuinely signed, but too long ago or too far ahead: a repeat of an old one, or a wrong clock
-    MALFORMED = "malformed"  # not what the scheme allows, so nothing was compared
-    UNSIGNED = "unsigned"  # the provider signs nothing: anybody could have sent it. At most a reason to ask
+    BAD_SIGNATURE = "bad_signature"  # there is a signature, and none of our secrets made it
+    # signed with a secret of ours, but too long ago or too far ahead: an old webhook again, or a wrong clock
+    TOO_OLD = "too_old"
+    MALFORMED = "malformed"  # not in the scheme's format, so nothing was compared
+    UNSIGNED = "unsigned"  # the provider signs nothing, so anybody could have sent it. At most a reason to inquire
 
 
 @dataclass(frozen=True, slots=True)
 class SignatureCheck:
     verdict: SignatureVerdict
-    secret_index: int | None = None  # which secret fitted: says when an old one may be thrown away
+    secret_index: int | None = None  # the secret that fitted: shows when an old secret is no longer needed
     detail: str = ""  # for a person; never holds a secret or a signature
 
 
@@ -39,25 +40,27 @@ class SignatureScheme(Protocol):
     def check(
         self, headers: Headers, body: bytes, secrets: Sequence[bytes], now: float, tolerance_s: float
     ) -> SignatureCheck:
-        """Never raises, whatever headers and body hold. `now` is wall time; the body is as it came off the wire."""
+        """Never raises, whatever headers and body hold. `now` is wall time. The body must be the raw bytes."""
         ...
 
 
 @runtime_checkable
 class PayloadExtractor(Protocol):
-    """A scheme whose deliveries are not simply JSON."""
+    """A scheme whose webhooks are not plain JSON."""
 
     def extract_payload(self, body: bytes) -> tuple[bytes, Encoding]:
-        """What the body tells, and how that is written. Raises BodyError where nothing of the kind is in it."""
+        """The payload of the body, and its encoding. Raises BodyError if the body holds none."""
         ...
 
 
 @runtime_checkable
 class CertificateScheme(Protocol):
-    """A scheme whose sender names the certificate to check with. Somebody else fetches it; this room does no I/O."""
+    """A scheme whose sender names the certificate to check with. The engine fetches it, because this room does no
+    I/O."""
 
     def certificate_url(self, headers: Headers) -> str | None:
-        """Its address, where it is the provider's own; None: there is nothing to fetch, and `check` says why."""
+        """The certificate's address, if it is the provider's own. None: there is nothing to fetch, and `check` says
+        why."""
         ...
 
     def with_certificate(self, pem: bytes) -> SignatureScheme: ...
@@ -65,7 +68,7 @@ class CertificateScheme(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SchemeOption:
-    """One thing a policy may tell a scheme."""
+    """One option that a policy may set for a scheme."""
 
     name: str
     default: str
@@ -74,17 +77,17 @@ class SchemeOption:
 
 
 # --- Reading and comparing
-# What the schemes share: bounded reading of headers, and the one place where signatures are compared.
+# Shared functions: bounded reading of headers, and the only comparison of signatures.
 #
-# A scheme reads a request into a `SignedContent`, or into the SignatureCheck that refuses it; `check_from_matches` does
-# the rest. The signature is compared before the time is looked at, so `too_old` is said only of what one of our secrets
-# really signed.
+# A scheme reads a request into a `SignedContent`, or into the SignatureCheck that refuses it. `check_from_matches` does
+# the rest. It compares the signature before it checks the time, so `too_old` means that one of our secrets really
+# signed it.
 
 Algorithm = Literal["sha1", "sha256", "sha512"]
 SignatureEncoding = Literal["hex", "base64"]
 
-HEADER_BYTES_MAX = 8192  # what HTTP servers commonly allow a whole header line
-SIGNATURES_MAX = 20  # during a rotation there are two; each costs a comparison for every secret
+HEADER_BYTES_MAX = 8192  # the common limit of HTTP servers for a whole header line
+SIGNATURES_MAX = 20  # two during a rotation; each costs a comparison for every secret
 DIGEST_BYTES = {"sha1": 20, "sha256": 32, "sha512": 64}
 
 _BLANK = b" \t\r\n\f\v\0"  # HMAC pads its key with NUL, so a key of NULs is the empty key
@@ -93,11 +96,11 @@ _TIMESTAMP = re.compile(rb"[0-9]{1,12}")  # whole seconds; twelve digits last fo
 
 @dataclass(frozen=True, slots=True)
 class SignedContent:
-    """What a request bears: its signatures, decoded, and what they should be over."""
+    """The content of a signed request: its decoded signatures, and the text that they sign."""
 
-    parts: tuple[bytes, ...]  # signed one after another; apart, so that a large body is not copied
+    parts: tuple[bytes, ...]  # signed one after another; separate, so that a large body is not copied
     signatures: tuple[bytes, ...]
-    timestamp: bytes | None  # seconds, the very digits that were signed; None where the scheme knows no time
+    timestamp: bytes | None  # seconds, exactly the digits that were signed; None if the scheme signs no time
 
 
 def malformed(detail: str) -> SignatureCheck:
@@ -105,7 +108,7 @@ def malformed(detail: str) -> SignatureCheck:
 
 
 def header_values(headers: Headers, name: bytes) -> list[bytes] | SignatureCheck:
-    """Every value of the header, whatever the case of its name; together no longer than allowed."""
+    """Every value of the header, in any case of its name. Refused if they are longer than allowed together."""
     wanted = name.lower()
     found = [value.strip(b" \t") for key, value in headers if key.lower() == wanted]
     if sum(map(len, found)) > HEADER_BYTES_MAX:
@@ -114,7 +117,8 @@ def header_values(headers: Headers, name: bytes) -> list[bytes] | SignatureCheck
 
 
 def single_header(headers: Headers, name: bytes) -> bytes | SignatureCheck | None:
-    """The header's one value; None where it is absent or blank. Two are refused: which one did the signer mean?"""
+    """The header's only value. None if it is absent or blank. Two values are refused, because the right one is
+    unknown."""
     values = header_values(headers, name)
     if isinstance(values, SignatureCheck):
         return values
@@ -130,7 +134,7 @@ def parse_timestamp(value: bytes) -> bytes | SignatureCheck:
 
 
 def decode_or_empty(text: bytes, encoding: SignatureEncoding) -> bytes:
-    """Empty where it cannot be decoded: no digest is empty, so it fits nothing."""
+    """The decoded text, or empty if it cannot be decoded. No digest is empty, so an empty one fits nothing."""
     try:
         return binascii.unhexlify(text) if encoding == "hex" else binascii.a2b_base64(text, strict_mode=True)
     except ValueError:
@@ -145,14 +149,16 @@ def hmac_digest(parts: Iterable[bytes], key: bytes, algorithm: Algorithm) -> byt
 
 
 def is_usable_key(key: bytes) -> bool:
-    """Anybody can sign with an empty key; an unset variable or an empty file must not become one."""
+    """Whether a key may be used. Anybody can sign with an empty key, and an unset variable or an empty file would give
+    one."""
     return bool(key.strip(_BLANK))
 
 
 def verify_hmac(
     signed: SignedContent, keys: Sequence[bytes], algorithm: Algorithm, now: float, tolerance_s: float
 ) -> SignatureCheck:
-    """Compare, then look at the time. Every key meets every signature, so the time taken does not tell which fitted."""
+    """Compare, then check the time. Every key is compared with every signature, so the duration does not show which one
+    fitted."""
     if len(signed.signatures) > SIGNATURES_MAX:
         return malformed(f"more than {SIGNATURES_MAX} signatures")
     found = check_from_matches([_matches(signed, key, algorithm) for key in keys], keys)
@@ -160,7 +166,7 @@ def verify_hmac(
 
 
 def check_from_matches(matches: Sequence[bool], keys: Sequence[bytes]) -> SignatureCheck:
-    """What it means that some of the keys fit: the first of them is named. An unusable key fits nothing."""
+    """The verdict for the keys that fit. It names the first of them. An unusable key fits nothing."""
     if not any(map(is_usable_key, keys)):
         return SignatureCheck(SignatureVerdict.BAD_SIGNATURE, detail="no secret to check with")
     for index, (match, key) in enumerate(zip(matches, keys, strict=True)):
@@ -176,7 +182,7 @@ def check_age(found: SignatureCheck, signed_at: float, now: float, tolerance_s: 
     age_s = now - signed_at
     if (
         found.verdict is not SignatureVerdict.GENUINE or abs(age_s) <= tolerance_s
-    ):  # a time that is no number is refused
+    ):  # a time that is not a number is refused
         return found
     when = "ago" if age_s >= 0 else "ahead"
     return SignatureCheck(

@@ -1,7 +1,7 @@
 """Square: `x-square-hmacsha256-signature`, base64 HMAC-SHA256 over the notification URL and then the raw body.
 
-The URL is the one registered at Square, which is not the one that this side of a TLS terminator sees: the policy says
-it. Where accounts have addresses of their own it says several, and any of them may fit.
+The URL is the one registered at Square. Behind a TLS terminator we see another one, so the policy gives it. If accounts
+have addresses of their own, the policy gives several, and any of them may fit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from paywitness.webhook_signatures.scheme import (
 _HEADER = b"x-square-hmacsha256-signature"
 _URL = re.compile(r"https?://[\x21-\x7e]{1,2000}")
 _URLS_MAX = 20
-OPTIONS = (SchemeOption("url", "", "the address as it is registered at Square; several between spaces", required=True),)
+OPTIONS = (SchemeOption("url", "", "the address that is registered at Square; several between spaces", required=True),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Square:
 
 
 def square(options: Mapping[str, str]) -> Square:
-    """Raises ValueError for addresses that cannot be meant."""
+    """Raises ValueError if an address is not valid."""
     urls = options.get("url", "").split()
     if not 1 <= len(urls) <= _URLS_MAX or not all(map(_URL.fullmatch, urls)):
         raise ValueError(f"url: found {options.get('url', '')!r}, allowed: addresses such as https://shop.test/hooks")

@@ -1,10 +1,10 @@
-"""Standard Webhooks 1.0.0, the symmetric half: how others sign to us, and how our own events are signed.
+"""Standard Webhooks 1.0.0, the symmetric half: it checks webhooks of others, and signs our own events.
 
 `webhook-signature: v1,<base64> [v1,<base64>]`, HMAC-SHA256 over `<webhook-id>.<webhook-timestamp>.<body>`. A secret is
-`whsec_<base64>`, or else the key's own bytes. Asymmetric signatures (`v1a`) are passed over.
+`whsec_<base64>`, or the key's own bytes. Asymmetric signatures (`v1a`) are ignored.
 
-A dot in the id is refused, as the specification advises: with it, text inside a genuine body could be presented as
-the timestamp and body of another message under the same signature.
+An id with a dot is refused, as the specification advises. Otherwise text inside a genuine body could be presented as
+the timestamp and body of another message with the same signature.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from paywitness.webhook_signatures.scheme import (
 
 _ID, _TIMESTAMP, _SIGNATURE = b"webhook-id", b"webhook-timestamp", b"webhook-signature"
 _SECRET_PREFIX = b"whsec_"
-# The names of ed25519 keys. A public key taken for an HMAC key would let everybody who has it sign.
+# The prefixes of ed25519 keys. If a public key were used as an HMAC key, everybody who has it could sign.
 _ASYMMETRIC_KEY_PREFIXES = (b"whpk_", b"whsk_")
-_MESSAGE_ID = re.compile(rb"[\x21-\x2d\x2f-\x7e]{1,256}")  # visible ASCII less the dot; 256 holds every id in use
+_MESSAGE_ID = re.compile(rb"[\x21-\x2d\x2f-\x7e]{1,256}")  # visible ASCII without the dot; 256 holds every id in use
 
 
 class StandardWebhooks:
@@ -47,9 +47,9 @@ class StandardWebhooks:
 
 
 def sign(message_id: str, timestamp: int, body: bytes, secret: bytes) -> Headers:
-    """The three headers to send with the body. The id stays the same on every delivery of a message; the time does not.
+    """The three headers to send with the body. A message keeps its id on every delivery, and its time changes.
 
-    Raises ValueError for what a receiver would refuse: an id with a dot, an empty or unreadable secret.
+    Raises ValueError for anything that a receiver would refuse: an id with a dot, an empty or unreadable secret.
     """
     sent_id, sent_at, key = message_id.encode(), str(timestamp).encode(), _key_of(secret)
     if not _MESSAGE_ID.fullmatch(sent_id):
@@ -87,10 +87,10 @@ def _read(headers: Headers, body: bytes) -> SignedContent | SignatureCheck:
 
 
 def _key_of(secret: bytes) -> bytes:
-    """Empty, which fits nothing, where the secret cannot be read."""
+    """The key of the secret. Empty, which fits nothing, if the secret cannot be read."""
     if secret.startswith(_ASYMMETRIC_KEY_PREFIXES):
         return b""
     if not secret.startswith(_SECRET_PREFIX):
         return secret
     text = secret.removeprefix(_SECRET_PREFIX).rstrip(b"=")
-    return decode_or_empty(text + b"=" * (-len(text) % 4), "base64")  # some senders hand it out without its padding
+    return decode_or_empty(text + b"=" * (-len(text) % 4), "base64")  # some senders leave out the padding

@@ -1,8 +1,8 @@
 """Stripe: `Stripe-Signature: t=<seconds>,v1=<hex>[,v1=<hex>][,v0=...]`, HMAC-SHA256 over `<t>.<body>`.
 
-The key is the whole secret, its `whsec_` included. Several `v1` are sent while a secret is being exchanged; `v0` is
-for Stripe's test events and never counts. Stripe's own library refuses only what is too old; we also refuse what is too
-far ahead.
+The key is the whole secret, with its `whsec_`. While a secret is being replaced, Stripe sends several `v1`. `v0` is for
+Stripe's test events and never counts. Stripe's own library refuses only signatures that are too old. We also refuse
+those too far ahead.
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
     token        a secret that the provider repeats in a header; an option names the header
     xendit       Xendit: X-CALLBACK-TOKEN
-    flutterwave  Flutterwave v3: verif-hash. (v4 signs, in a way that is UNVERIFIED; it is not read here.)
+    flutterwave  Flutterwave v3: verif-hash. (v4 signs, in a way that is UNVERIFIED. It is not read here.)
     unsigned     no proof at all, as Mollie's classic webhooks, whose whole body is the form `id=tr_...`
 
-A token proves who sends and no more: whoever has seen one webhook can send any other. Keep the address behind TLS to
-the end; a policy that wants to be sure says `hint: true`. `unsigned` is never genuine: it is at most a reason to
-inquire at the provider, and a policy must say so.
+A token proves only the sender: anybody who has seen one webhook can send any other. Use TLS up to this listener. A
+policy that needs certainty sets `hint: true`. `unsigned` is never genuine. It is at most a reason to inquire, and a
+policy must say so.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ FLUTTERWAVE = HeaderToken("flutterwave", b"verif-hash")
 
 
 def token(options: Mapping[str, str]) -> HeaderToken:
-    """Raises ValueError for what is no name of a header."""
+    """Raises ValueError if the option is not a valid header name."""
     return HeaderToken("token", header_name("header", options.get("header", TOKEN_OPTIONS[0].default)))
 
 
 # --- Unsigned
 
-UNSIGNED_OPTIONS = (SchemeOption("body", "json", "how the body is written: json or form"),)
+UNSIGNED_OPTIONS = (SchemeOption("body", "json", "the encoding of the body: json or form"),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Unsigned:
 
 
 def unsigned(options: Mapping[str, str]) -> Unsigned:
-    """Raises ValueError for another body than the two."""
+    """Raises ValueError for any other body."""
     written = options.get("body", UNSIGNED_OPTIONS[0].default)
     if written not in (Encoding.JSON, Encoding.FORM):
         raise ValueError(f"body: found {written!r}, allowed: json or form")

@@ -1,6 +1,6 @@
-"""Wise: `X-Signature-SHA256`, base64 RSA-SHA256 over the raw body. A "secret" is Wise's public key, which it publishes
-for live and for its sandbox: in PEM, or as base64 on one line. Nothing of it is secret, and it is given rather than
-fetched.
+"""Wise: `X-Signature-SHA256`, base64 RSA-SHA256 over the raw body. A "secret" is Wise's public key, in PEM or as base64
+on one line. Wise publishes one for live and one for its sandbox. It is not secret. The policy gives it, and we do not
+fetch it.
 
 No time is signed. From an old specification and an independent integration; UNVERIFIED against today's documentation.
 """

@@ -1,8 +1,8 @@
-"""Worldpay (Access): `Event-Signature: <key id>/SHA256/<hex>[, ...]`, HMAC-SHA256 over the raw body; the key is written
-in hex. What stands behind the last slash of each part is a signature, and any of them may fit.
+"""Worldpay (Access): `Event-Signature: <key id>/SHA256/<hex>[, ...]`, HMAC-SHA256 over the raw body. The key is written
+in hex. In each part the text after the last slash is a signature, and any of them may fit.
 
-From an independent integration, not from Worldpay: that every part may fit, and not the last alone, is UNVERIFIED. It
-is safe all the same: whatever fits was made with our secret.
+From an independent integration, not from Worldpay. That every part may fit, and not only the last, is UNVERIFIED. It is
+safe in any case: a signature that fits was made with our secret.
 """
 
 from __future__ import annotations

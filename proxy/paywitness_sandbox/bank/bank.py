@@ -1,7 +1,7 @@
-"""What a charge, capture, void, refund, dispute or payout does to the money. Nobody else writes to the ledger.
+"""The effect of a charge, capture, void, refund, dispute or payout on the money. Only this module writes to the ledger.
 
-No HTTP, no faults, and no meaning of idempotency keys: a key is only written beside the effect. Each method either
-changes the object and writes its ledger entry, or raises and changes nothing. Nothing here awaits.
+It has no HTTP and no faults, and gives no meaning to idempotency keys: it only writes a key beside its effect. Each
+method either changes the object and writes its ledger entry, or raises and changes nothing. Nothing here awaits.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Payouts:
         self._payouts: ObjectIndex[Payout] = ObjectIndex("payout", clock, search_lag_s)
 
     def send(self, terms: PayoutTerms, key: str | None) -> Payout:
-        """Accepted (pending) is an effect, as paid is: the money has left us. A failure leaves no line."""
+        """Send a payout. Pending is an effect, like paid: the money has left us. A failure writes no entry."""
         outcome = payout_outcome(terms.destination)
         self._ledger.require_room()
         self._payouts.require_room()
@@ -60,7 +60,7 @@ class Payouts:
         return payout
 
     def settle(self, payout: Payout, status: PayoutStatus) -> None:
-        """End a pending payout: the receiving bank's later word. What fails comes back."""
+        """End a pending payout, by the receiving bank's later decision. If it fails, the money comes back."""
         if payout.status is not PayoutStatus.PENDING:
             raise BankRefused("payout_not_open", f"a payout that is {payout.status} has nothing to settle")
         if status is PayoutStatus.FAILED:
@@ -70,7 +70,7 @@ class Payouts:
         self._changes.add(payout, status, None)
 
     def reverse(self, payout: Payout) -> None:
-        """The receiving bank sends it back after all."""
+        """Let the receiving bank send a paid payout back."""
         if payout.status is not PayoutStatus.PAID:
             raise BankRefused("payout_not_paid", f"a payout that is {payout.status} cannot be reversed")
         self._write_entry(EntryKind.REVERSAL, payout, self._ids.new("rv"), payout.key)
@@ -106,7 +106,7 @@ class Payouts:
 REFUNDS_PER_CHARGE_MAX = 1_000
 REFUND_FAILURE_REASON = "expired_or_canceled_card"  # one of Stripe's
 UNPAID = frozenset({ChargeStatus.CREATED, ChargeStatus.FAILED})
-"""The card may be asked, again after a decline."""
+"""The card may be charged, or charged again after a decline."""
 CALLED_OFF_FREELY = UNPAID | {ChargeStatus.REQUIRES_ACTION}
 NOT_PAYABLE_CODES = {
     ChargeStatus.REQUIRES_ACTION: "charge_requires_action",
@@ -129,7 +129,7 @@ class Bank:
     # -- moving money ---------------------------------------------------------------------------------------------
 
     def open(self, terms: ChargeTerms, key: str | None) -> Charge:
-        """Announce a charge; nothing is asked of the card."""
+        """Create a charge without charging the card."""
         card_outcome(terms.source)
         self._charges.require_room()
         charge = Charge(self._ids.new("ch"), terms, terms.source, key, self._clock())
@@ -137,7 +137,7 @@ class Bank:
         return charge
 
     def pay(self, charge: Charge, key: str | None, source: str | None = None) -> None:
-        """Ask the card. A decline is an answer, not a refusal: it leaves the charge failed."""
+        """Charge the card. A decline is a result and no BankRefused: it leaves the charge failed."""
         if charge.status not in UNPAID:
             code = NOT_PAYABLE_CODES.get(charge.status, "charge_already_paid")
             raise BankRefused(code, f"the charge is {charge.status}")
@@ -160,7 +160,8 @@ class Bank:
         source: str | None = None,
         metadata: Mapping[str, object] | None = None,
     ) -> None:
-        """Metadata at any time, amount and card before the payment. Metadata are added; an empty one is removed."""
+        """Change metadata at any time, amount and card before the payment. Metadata are merged; an empty value removes
+        its name."""
         if charge.status not in UNPAID and (amount is not None or source is not None):
             raise BankRefused("charge_already_paid", f"the amount and card of a charge that is {charge.status} stay")
         if source is not None:
@@ -172,7 +173,7 @@ class Bank:
         charge.source = source or charge.source
 
     def increment(self, charge: Charge, key: str | None, total: int) -> None:
-        """Authorize more, up to the new total. The line has the difference."""
+        """Authorize more, up to the new total. The entry has the difference."""
         if charge.status is not ChargeStatus.AUTHORIZED:
             raise BankRefused(*self._not_authorized_reason(charge, "incremented"))
         difference = total - charge.terms.amount
@@ -191,13 +192,14 @@ class Bank:
         final: bool = True,
         metadata: dict[str, object] | None = None,
     ) -> Capture:
-        """A final capture releases the remainder; one that is not leaves it to be captured."""
+        """Capture. A final capture releases the remainder. After one that is not final, the remainder can still be
+        captured."""
         if charge.status is not ChargeStatus.AUTHORIZED:
             raise BankRefused(*self._not_authorized_reason(charge, "captured"))
         left = charge.amount_capturable
         amount = left if amount is None else amount
         if amount > left:
-            raise BankRefused("amount_too_large", f"only {left} is left to capture", conflict=False)
+            raise BankRefused("amount_too_large", f"only {left} can still be captured", conflict=False)
         self._captures.require_room()
         capture = Capture(self._ids.new("cp"), charge, amount, final, key, self._clock(), metadata or {})
         self._write_entry(EntryKind.CAPTURE, charge, capture.id, amount, key)
@@ -209,7 +211,7 @@ class Bank:
         return capture
 
     def void(self, charge: Charge, key: str | None) -> None:
-        """Release what is not captured of an authorization, or call off what was never paid (no effect, no line)."""
+        """Release the uncaptured part of an authorization, or cancel an unpaid charge (no effect, no entry)."""
         if charge.status is ChargeStatus.AUTHORIZED:
             self._write_entry(EntryKind.VOID, charge, self._ids.new("vd"), charge.amount_capturable, key)
             charge.amount_voided = charge.amount_capturable
@@ -221,16 +223,16 @@ class Bank:
     def refund(
         self, charge: Charge, key: str | None, amount: int | None = None, metadata: dict[str, object] | None = None
     ) -> Refund:
-        """Pending is an effect, as succeeded is: the money has left us. A failure leaves no line."""
+        """Refund. Pending is an effect, like succeeded: the money has left us. A failure writes no entry."""
         self._require_captured(charge, "refunded")
         left, status = charge.amount_left, refund_outcome(metadata or {})
         if left == 0 and charge.amount_disputed:
-            raise BankRefused("charge_disputed", "what is left of the charge is disputed")
+            raise BankRefused("charge_disputed", "the rest of the charge is disputed")
         if left == 0:
             raise BankRefused("charge_already_refunded", "the charge has been refunded in full")
         amount = left if amount is None else amount
         if amount > left:
-            raise BankRefused("amount_too_large", f"only {left} is left to refund", conflict=False)
+            raise BankRefused("amount_too_large", f"only {left} can still be refunded", conflict=False)
         if len(charge.refunds) >= REFUNDS_PER_CHARGE_MAX:
             raise BankRefused("too_many_refunds", f"a charge takes {REFUNDS_PER_CHARGE_MAX} refunds", conflict=False)
         self._refunds.require_room()
@@ -248,7 +250,7 @@ class Bank:
     def void_or_refund(
         self, charge: Charge, key: str | None, metadata: dict[str, object] | None = None
     ) -> Refund | None:
-        """Undo a payment as it stands: refund what is left of the captured, release what is not captured."""
+        """Undo a payment in any state: refund the rest of the captured part, release the uncaptured part."""
         refund = None
         self.ledger.require_room(2)
         if charge.amount_captured and not (charge.amount_capturable and charge.amount_left == 0):
@@ -258,7 +260,7 @@ class Bank:
         return refund
 
     def settle_refund(self, refund: Refund, status: RefundStatus) -> None:
-        """End a pending refund: the later word of the customer's bank."""
+        """End a pending refund, by the later decision of the customer's bank."""
         if refund.status is not RefundStatus.PENDING:
             raise BankRefused("refund_not_open", f"a refund that is {refund.status} has nothing to settle")
         if status is RefundStatus.FAILED:
@@ -268,13 +270,13 @@ class Bank:
             self.changes.add(refund, "updated", None)
 
     def fail_refund(self, refund: Refund) -> None:
-        """The customer's bank sends back a refund that had succeeded."""
+        """Let the customer's bank send back a refund that had succeeded."""
         if refund.status is not RefundStatus.SUCCEEDED:
             raise BankRefused("refund_not_succeeded", f"a refund that is {refund.status} cannot fail any more")
         self._return_refund(refund)
 
     def settle(self, charge: Charge, status: ChargeStatus) -> None:
-        """End what was left open (processing, 3DS): the issuer's or the customer's later word."""
+        """End an open charge (processing, 3DS), by the issuer's or the customer's later decision."""
         if charge.status not in (ChargeStatus.PROCESSING, ChargeStatus.REQUIRES_ACTION):
             raise BankRefused("charge_not_open", f"a charge that is {charge.status} has nothing to settle")
         was = charge.status
@@ -290,7 +292,7 @@ class Bank:
         self.changes.add(charge, charge.status, None)
 
     def reverse(self, charge: Charge) -> None:
-        """Take back what had succeeded: the provider's own later word, which nobody asked for."""
+        """Take back a charge that had succeeded, by the provider's own later decision."""
         left = charge.amount_left
         if charge.status is not ChargeStatus.SUCCEEDED or left == 0:
             raise BankRefused("charge_not_captured", f"a charge that is {charge.status} has nothing to reverse")
@@ -299,11 +301,11 @@ class Bank:
         self.changes.add(charge, charge.status, None)
 
     def open_dispute(self, charge: Charge, amount: int | None = None) -> Dispute:
-        """The customer's bank takes the money back until it is decided."""
+        """Open a dispute: the customer's bank takes the money back until the dispute is decided."""
         self._require_captured(charge, "disputed")
         amount = charge.amount_left if amount is None else amount
         if not 0 < amount <= charge.amount_left:
-            raise BankRefused("amount_too_large", f"only {charge.amount_left} is left to dispute", conflict=False)
+            raise BankRefused("amount_too_large", f"only {charge.amount_left} can still be disputed", conflict=False)
         self._disputes.require_room()
         dispute = Dispute(self._ids.new("dp"), charge, amount, self._clock())
         self._write_entry(EntryKind.DISPUTE, charge, dispute.id, amount, charge.paying_key)
@@ -313,7 +315,8 @@ class Bank:
         return dispute
 
     def close_dispute(self, dispute: Dispute, status: DisputeStatus) -> None:
-        """Won, the money comes back. Lost, it stays away: its line is written already."""
+        """Close a dispute. If it is won, the money comes back. If it is lost, nothing changes: its entry is already
+        written."""
         if dispute.status is not DisputeStatus.NEEDS_RESPONSE:
             raise BankRefused("dispute_not_open", f"a dispute that is {dispute.status} has nothing to settle")
         if status is DisputeStatus.WON:
@@ -323,10 +326,10 @@ class Bank:
         dispute.status = status
         self.changes.add(dispute, "closed", None)
 
-    # -- looking --------------------------------------------------------------------------------------------------
+    # -- reads ----------------------------------------------------------------------------------------------------
 
     def charge(self, reference: str) -> Charge:
-        """By `ch_` or `pi_` name. Never lags: only the searches do."""
+        """By `ch_` or `pi_` name. It never lags; only searches do."""
         return self._charges.get(charge_id(reference))
 
     def refund_by_id(self, reference: str) -> Refund:
@@ -336,29 +339,29 @@ class Bank:
         return self._disputes.get(reference)
 
     def search(self, metadata: Iterable[tuple[str, str]] = (), key: str | None = None) -> list[Charge]:
-        """The charges that fit everything given, newest first, as far as the search index has caught up."""
+        """The charges that match all filters, newest first, as far as the search index has caught up."""
         return self._charges.search(labels_of(metadata, key=key))
 
     def search_captures(
         self, metadata: Iterable[tuple[str, str]] = (), key: str | None = None, *, charge: str
     ) -> list[Capture]:
-        """Likewise; of one charge."""
+        """The captures of one charge, like `search`."""
         return self._captures.search(labels_of(metadata, key=key, charge=self.charge(charge).id))
 
     def search_refunds(
         self, metadata: Iterable[tuple[str, str]] = (), key: str | None = None, charge: str | None = None
     ) -> list[Refund]:
-        """Likewise; of one charge, or of all."""
+        """The refunds of one charge, or of all, like `search`."""
         charge = None if charge is None else self.charge(charge).id
         return self._refunds.search(labels_of(metadata, key=key, charge=charge))
 
     def search_disputes(self, metadata: Iterable[tuple[str, str]] = (), charge: str | None = None) -> list[Dispute]:
-        """Likewise; by the metadata of the charge."""
+        """The disputes, by the metadata of their charge, like `search`."""
         charge = None if charge is None else self.charge(charge).id
         return self._disputes.search(labels_of(metadata, charge=charge))
 
     def clear(self) -> None:
-        """Forget everything. Names go on counting: an old name must never come back as another charge."""
+        """Forget everything. The counter of ids goes on, so that an old id never names another charge."""
         self._charges.clear()
         self._captures.clear()
         self._refunds.clear()

@@ -1,7 +1,7 @@
-"""What really happened to the money, one line per effect, in the order in which it happened.
+"""The ledger: one entry for each effect on the money, in the order in which they happened.
 
-The ledger never forgets and never edits. When it is full it refuses (`LedgerFull`), for a referee that forgets would
-call a double charge single.
+The ledger never forgets and never edits. If it is full, it refuses further effects (`LedgerFull`). If it dropped
+entries, tests could take a double charge for a single one.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ class EntryKind(StrEnum):
     REFUND = "refund"
     VOID = "void"
     PAYOUT = "payout"
-    REVERSAL = "reversal"  # the provider took back what had succeeded
+    REVERSAL = "reversal"  # the provider took back a payment that had succeeded
     REFUND_FAILED = "refund_failed"  # a refund that had left us came back
     DISPUTE = "dispute"  # the disputed money leaves us
-    DISPUTE_WON = "dispute_won"  # and comes back
+    DISPUTE_WON = "dispute_won"  # the disputed money comes back
 
 
 PAYING = frozenset({EntryKind.CHARGE, EntryKind.AUTHORIZATION})
-"""Two charges with one of these for one order mean that a customer paid, or was held, twice. An increment adds an
+"""If two charges of one order have such an entry, the customer paid, or was held, twice. An increment adds an
 authorization to the same charge."""
 
 
 class LedgerFull(Exception):
-    """No room for another effect, so none happens."""
+    """The ledger has no room for another effect, so the effect does not happen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +43,13 @@ class LedgerEntry:
     kind: EntryKind
     id: str
     charge: str
-    """The charge it is about; of a payout, the payout."""
+    """The charge of the effect; for a payout, the payout."""
     key: str | None
     order: str | None
     amount: int
     currency: str
     account: str | None = None
-    """The sub-account: each has keys of its own."""
+    """The sub-account. Each has keys of its own."""
 
     def as_json(self) -> dict[str, object]:
         return asdict(self)
@@ -69,7 +69,7 @@ class Ledger:
         return len(self._entries)
 
     def require_room(self, lines: int = 1) -> None:
-        """Raises before anything is changed, so that an effect without its line cannot be."""
+        """Raise LedgerFull before anything changes, so that no effect happens without its entry."""
         if len(self._entries) + lines > self.entries_max:
             raise LedgerFull(f"the ledger holds its {self.entries_max} entries; POST /_sandbox/reset empties it")
 
@@ -102,7 +102,7 @@ class Ledger:
         kind: EntryKind | str | None = None,
         account: str | None = None,
     ) -> list[LedgerEntry]:
-        """The entries that fit everything given. A `pi_` name finds the charge behind the payment intent."""
+        """The entries that match all filters. A `pi_` name finds the charge behind the payment intent."""
         charge = None if charge is None else charge_id(charge)
         wanted = {"key": key, "order": order, "charge": charge}
         candidates: Sequence[LedgerEntry] = self._entries
@@ -130,11 +130,11 @@ class Ledger:
         return len(self.find(key, order, charge, kind, account))
 
     def charges_by_order(self) -> dict[str, int]:
-        """How many charges have paid each order (charged or authorized it)."""
+        """The number of charges that have paid each order (charged or authorized it)."""
         return charges_by_order(self._entries)
 
     def duplicates_by_order(self) -> dict[str, int]:
-        """Only the orders that were paid more than once: empty is what everybody hopes for."""
+        """Only the orders that were paid more than once. It should be empty."""
         return {order: count for order, count in self.charges_by_order().items() if count > 1}
 
     def totals(self) -> dict[str, dict[str, object]]:
@@ -157,7 +157,7 @@ def payouts_by_order(entries: Iterable[LedgerEntry]) -> dict[str, int]:
 
 
 def totals(entries: Iterable[LedgerEntry]) -> dict[str, dict[str, object]]:
-    """Per kind: how many, and how much in minor units per currency."""
+    """For each kind: the number of entries, and the sum in minor units by currency."""
     counts: Counter[EntryKind] = Counter()
     amounts: dict[EntryKind, Counter[str]] = {kind: Counter() for kind in EntryKind}
     for entry in entries:

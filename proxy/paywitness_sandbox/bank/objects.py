@@ -1,7 +1,7 @@
-"""Charges, refunds, disputes and payouts as the bank knows them: values, their states, changes not published yet,
-and which card token, refund or destination ends how.
+"""Charges, refunds, disputes and payouts of the bank: values, their states, changes not published yet, and which card
+token, refund or destination ends how.
 
-What may happen to an object is decided in `bank.py`, which also notes each change; the webhooks take the changes away.
+`bank.py` decides which changes an object allows, and notes each change. The webhooks take the changes away.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from paywitness_sandbox.clock import Clock
 
 
 class ChargeStatus(StrEnum):
-    CREATED = "created"  # announced, nothing asked of the card yet
+    CREATED = "created"  # announced; the card has not been charged yet
     PROCESSING = "processing"
     REQUIRES_ACTION = "requires_action"
     AUTHORIZED = "authorized"
@@ -33,12 +33,12 @@ class Dialect(StrEnum):
     STRIPE = "stripe"
 
 
-AUTHORIZATION_LASTS_S = 7 * 86_400.0  # seven days, as Stripe's and most issuers'
+AUTHORIZATION_LASTS_S = 7 * 86_400.0  # seven days, as with Stripe and most issuers
 
 
 @dataclass(frozen=True, slots=True)
 class ChargeTerms:
-    """What is asked for. The amount is an integer of minor units."""
+    """The terms of a charge. The amount is an integer of minor units."""
 
     amount: int
     currency: str
@@ -46,9 +46,9 @@ class ChargeTerms:
     capture: bool = True
     metadata: dict[str, object] = field(default_factory=dict)
     dialect: Dialect = Dialect.ACME
-    """In which it was asked, and so in which its events are told."""
+    """The dialect of the request, and so of its events."""
     account: str | None = None
-    """The sub-account it was asked for."""
+    """The sub-account of the request."""
 
     @property
     def order(self) -> str | None:
@@ -66,13 +66,13 @@ class Charge:
     status: ChargeStatus = ChargeStatus.CREATED
     amount_captured: int = 0
     amount_refunded: int = 0
-    """Pending refunds included: they have left us."""
+    """With pending refunds, because their money has left us."""
     amount_voided: int = 0
     amount_disputed: int = 0
     """In disputes that are open or lost."""
     authorized_at: float | None = None
     paying_key: str | None = None
-    """Of the request that asked the card last; what the issuer says later is an effect of that request."""
+    """The key of the last request that charged the card. The issuer's later decision is an effect of that request."""
     failure_code: str | None = None
     failed_with_200: bool = False
     refunds: list[Refund] = field(default_factory=list)
@@ -83,17 +83,17 @@ class Charge:
 
     @property
     def amount_left(self) -> int:
-        """What can still be refunded or disputed."""
+        """The amount that can still be refunded or disputed."""
         return self.amount_captured - self.amount_refunded - self.amount_disputed
 
     @property
     def capture_before(self) -> int | None:
-        """Unix seconds. The bank tells it, and still captures afterwards."""
+        """Unix seconds. The bank shows it, and still captures afterwards."""
         return None if self.authorized_at is None else int(self.authorized_at + AUTHORIZATION_LASTS_S)
 
     @property
     def intent_id(self) -> str:
-        """The name of the same thing in Stripe's dialect."""
+        """The id of the same charge in Stripe's dialect."""
         return "pi_" + self.id.removeprefix("ch_")
 
 
@@ -127,7 +127,7 @@ class Refund:
 
     @property
     def searchable(self) -> dict[str, object]:
-        """What it is searched by: a refund that names no order is one of its charge's order."""
+        """The metadata for searches. A refund without an order belongs to its charge's order."""
         order = self.charge.terms.order
         return self.metadata if order is None else {"order_id": order, **self.metadata}
 
@@ -168,7 +168,7 @@ class PayoutTerms:
 
     @property
     def order(self) -> str | None:
-        """What the ledger files it under: the order it names, else its reference."""
+        """The order in the ledger: the order that the payout names, else its reference."""
         order = self.metadata.get("order_id")
         return self.reference if order is None else str(order)
 
@@ -186,7 +186,7 @@ class Payout:
 
 # --- Changes
 
-CHANGES_MAX = 1_000  # between two looks; one request makes one or two
+CHANGES_MAX = 1_000  # between two calls of `take`; one request makes one or two
 
 
 ChangedObject = Charge | Refund | Dispute | Payout
@@ -196,9 +196,9 @@ ChangedObject = Charge | Refund | Dispute | Payout
 class BankChange:
     subject: ChangedObject
     transition: str
-    """In the past tense, as event types have it: `succeeded`, `captured`, `voided`."""
+    """In the past tense, as in event types: `succeeded`, `captured`, `voided`."""
     key: str | None
-    """The idempotency key of the request that changed it."""
+    """The idempotency key of the request that made the change."""
 
 
 class PendingChanges:
@@ -215,7 +215,7 @@ class PendingChanges:
 
 
 # --- Outcomes by token
-# Which source (card token, payment method) ends how: the table a person chooses business results from.
+# How each source (card token, payment method) ends. A person chooses business results from this table.
 
 DECLINING_TOKENS = {
     "tok_insufficient_funds": "insufficient_funds",
@@ -252,7 +252,7 @@ STRIPE_ACTION = re.compile(r"\Apm_card_(?:authenticationRequired\w*|threeDSecure
 
 
 class UnknownToken(ValueError):
-    """A token of ours that we do not know: most likely a typing error, which must not pay."""
+    """A `tok_` token that does not exist. It is most likely a typing error, which must not pay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +260,7 @@ class CardOutcome:
     status: ChargeStatus
     code: str | None = None
     fails_with_200: bool = False
-    """A decline that is told in a 200."""
+    """The decline comes in a 200."""
 
 
 PAID = CardOutcome(ChargeStatus.SUCCEEDED)
@@ -293,7 +293,7 @@ class PayoutOutcome:
     status: PayoutStatus
     code: str | None = None
     fails_with_200: bool = True
-    """A failure that is told in a 200."""
+    """The failure comes in a 200."""
 
 
 def payout_outcome(destination: str) -> PayoutOutcome:
@@ -323,11 +323,12 @@ def snake_case(words: str) -> str:
 # --- Ids, index and refusals
 # Ids that the bank issues (`ch_...`, `re_...`, `po_...`, `evt_...`), and the index in which it finds objects.
 #
-# An object is found by id at once; by label (key, order, stamp) once the search index has caught up.
+# An object is found by id at once, and by label (key, order, stamp) once the search index has caught up.
 
 
 class BankRefused(Exception):
-    """The bank will not do it; `conflict` says that the state forbids it, rather than the request."""
+    """The bank refuses the request. `conflict`: because of the object's state, and not because of the request
+    itself."""
 
     def __init__(self, code: str, message: str, *, conflict: bool = True) -> None:
         super().__init__(message)
@@ -337,7 +338,7 @@ class BankRefused(Exception):
 
 
 class ObjectNotFound(Exception):
-    """No such charge, refund, dispute, payout or event."""
+    """No charge, refund, dispute, payout or event has this id."""
 
 
 # --- Ids
@@ -349,7 +350,7 @@ class IdSequence:
         self._issued = 0
 
     def new(self, prefix: str) -> str:
-        """Looks like a provider's, is the same for the same salt, and never repeats."""
+        """An id that looks like a provider's. It depends only on the salt and the count, and never repeats."""
         self._issued += 1
         digest = hashlib.blake2s(f"{self._salt}:{self._issued}".encode(), digest_size=10).hexdigest()
         return f"{prefix}_{digest}"
@@ -373,7 +374,7 @@ Indexed = TypeVar("Indexed", bound=IndexedObject)
 
 
 class ObjectIndex(Generic[Indexed]):
-    """Of one kind of thing: `noun` is its name in complaints."""
+    """The objects of one kind. `noun` is the kind's name in error messages."""
 
     def __init__(self, noun: str, clock: Clock, search_lag_s: float) -> None:
         self._noun = noun
@@ -394,14 +395,14 @@ class ObjectIndex(Generic[Indexed]):
             self._by_label.setdefault(label, []).append(item)
 
     def get(self, name: str) -> Indexed:
-        """Never lags: only the searches do."""
+        """By id. It never lags; only searches do."""
         item = self._objects.get(name)
         if item is None:
             raise ObjectNotFound(f"no such {self._noun}: {name}")
         return item
 
     def search(self, labels: Iterable[Label] = ()) -> list[Indexed]:
-        """What bears every label, newest first, as far as the search index has caught up."""
+        """The objects that have every label, newest first, as far as the search index has caught up."""
         groups: list[Sequence[Indexed]] = [self._by_label.get(label, []) for label in labels]
         first = min(groups, key=len) if groups else list(self._objects.values())
         names = [{item.id for item in group} for group in groups]
@@ -413,7 +414,7 @@ class ObjectIndex(Generic[Indexed]):
         ]
 
     def relabel(self, item: Indexed, before: Iterable[Label], after: Iterable[Label]) -> None:
-        """Find an object that has changed by what it says now. Lists stay in the order of creation."""
+        """Index a changed object under its new labels. Lists stay in the order of creation."""
         for label in before:
             self._by_label[label] = [other for other in self._by_label.get(label, []) if other.id != item.id]
         for label in after:
@@ -427,6 +428,6 @@ class ObjectIndex(Generic[Indexed]):
 
 
 def labels_of(metadata: Iterable[tuple[str, object]], **named: str | None) -> list[Label]:
-    """`metadata.order_id`, `metadata.paywitness`, ...; and what else it is looked up by, where it has it."""
+    """`metadata.order_id`, `metadata.paywitness`, ..., and the other named labels that have a value."""
     labels = [(f"metadata.{name}", str(value)) for name, value in metadata]
     return labels + [(name, value) for name, value in named.items() if value is not None]

@@ -1,4 +1,4 @@
-"""Acme's dialect: JSON; charges, payable orders, refunds, disputes and payouts. The plainest provider there is."""
+"""Acme's dialect: JSON; charges, payable orders, refunds, disputes and payouts. The simplest provider possible."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def acme_errors(refused: BankRefused) -> SandboxResponse:
     return error_response(status_code, "invalid_request_error", refused.message, code=refused.code)
 
 
-# -- acts -------------------------------------------------------------------------------------------------------------
+# -- writes -----------------------------------------------------------------------------------------------------------
 
 
 @acme_errors
@@ -161,11 +161,11 @@ def read_dispute(bank: Bank, request: Request, names: PathNames) -> SandboxRespo
     return json_response(200, dispute_json(bank.dispute(names["dispute"])))
 
 
-# -- words ------------------------------------------------------------------------------------------------------------
+# -- fields -----------------------------------------------------------------------------------------------------------
 
 
 def metadata_filters(query: PathNames) -> list[tuple[str, str]]:
-    """What a list is asked for by the metadata: `?order=A-1&paywitness=op-1`."""
+    """The metadata filters of a list: `?order=A-1&paywitness=op-1`."""
     return [(SEARCHABLE[name], value) for name, value in query.items() if name in SEARCHABLE]
 
 
@@ -227,12 +227,12 @@ def charge_json(charge: Charge, request: Request) -> dict[str, object]:
 
 
 def settle_url(charge: Charge, request: Request) -> str:
-    """Where a person plays the customer who authenticates: a POST settles it."""
+    """The address for a person who plays the customer: a POST completes the authentication."""
     return f"http://{request.headers.get('host', 'localhost')}/_sandbox/charges/{charge.id}/settle"
 
 
 def refund_json(refund: Refund) -> dict[str, object]:
-    """Both dialects read refunds by the same path, so the one object serves both."""
+    """Both dialects read refunds by the same path, so one object serves both."""
     return {
         "id": refund.id,
         "object": "refund",
@@ -263,7 +263,7 @@ def capture_json(capture: Capture) -> dict[str, object]:
 
 
 def dispute_json(dispute: Dispute) -> dict[str, object]:
-    """One object for both dialects, as a refund is."""
+    """One object for both dialects, like a refund."""
     return {
         "id": dispute.id,
         "object": "dispute",

@@ -1,4 +1,6 @@
-"""A provider's route: a method, a path with named holes, what it does; and what all dialects read and refuse alike."""
+"""A provider's route: a method, a path with placeholders, an action. And the parsing and errors that all dialects
+share.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ Item = TypeVar("Item")
 
 
 class InvalidField(Exception):
-    """The request cannot be meant like this; nothing was begun."""
+    """A field of the request is not valid. Nothing was started."""
 
     def __init__(self, param: str | None, message: str, code: str = "parameter_invalid") -> None:
         super().__init__(message)
@@ -38,7 +40,8 @@ class SandboxRoute:
     action: RouteAction
 
     def match(self, segments: Sequence[str]) -> dict[str, str] | None:
-        """The names of the path, if it is this route's. The caller has compared the number of segments."""
+        """The values of the placeholders if the path is this route's, else None. The caller has compared the number of
+        segments."""
         names: dict[str, str] = {}
         for wanted, given in zip(self.pattern.split("/")[1:], segments, strict=True):
             if wanted.startswith("{"):
@@ -51,7 +54,7 @@ class SandboxRoute:
 
 
 def error_translator(translate: Callable[[BankRefused], SandboxResponse]) -> Callable[[RouteAction], RouteAction]:
-    """Turn what the reading of a request or the bank refuses into an answer; `translate` says the bank's part."""
+    """Turn errors of parsing or of the bank into a response. `translate` makes the response for a BankRefused."""
 
     def decorate(action: RouteAction) -> RouteAction:
         @wraps(action)
@@ -103,7 +106,7 @@ def flag_from(value: object, param: str) -> bool:
 
 
 def page_of(items: Sequence[Item], id_of: Callable[[Item], str], query: Mapping[str, str]) -> tuple[list[Item], bool]:
-    """One page, and whether there is more: `limit`, and `starting_after` the last name of the page before."""
+    """One page, and whether there are more: `limit`, and `starting_after` the last id of the page before."""
     try:
         limit = int(query.get("limit", PAGE_DEFAULT))
     except ValueError:

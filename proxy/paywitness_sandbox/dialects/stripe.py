@@ -1,6 +1,6 @@
-"""Stripe's dialect, as far as payments go: forms in, payment intents out, good enough for the stripe SDK as it is.
+"""Stripe's dialect, as far as payments go: forms in, payment intents out. The unchanged stripe SDK works with it.
 
-A payment intent `pi_x` is the bank's charge `ch_x` under another name. `GET /v1/refunds/{id}` is acme's as well.
+A payment intent `pi_x` is the bank's charge `ch_x` under another name. `GET /v1/refunds/{id}` is acme's route, too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from paywitness_sandbox.messages import (
 METHOD_DEFAULT = "pm_card_visa"
 SEARCH_CLAUSE = re.compile(r"""\s*metadata\[(['"])(?P<name>[^'"]*)\1\]\s*:\s*(['"])(?P<value>[^'"]*)\3\s*""")
 
-# The bank's word -> Stripe's. A decline leaves the intent waiting for another method.
+# From the bank's status to Stripe's. A decline leaves the intent waiting for another method.
 STATUSES = {
     ChargeStatus.CREATED: "requires_confirmation",
     ChargeStatus.PROCESSING: "processing",
@@ -42,9 +42,9 @@ STATUSES = {
     ChargeStatus.SUCCEEDED: "succeeded",
     ChargeStatus.FAILED: "requires_payment_method",
     ChargeStatus.VOIDED: "canceled",
-    ChargeStatus.REVERSED: "canceled",  # Stripe has no word for it
+    ChargeStatus.REVERSED: "canceled",  # Stripe has no such status
 }
-# The bank's refusals that Stripe words for an intent; the others keep their code.
+# The bank's refusals that have another code for an intent. The others keep their code.
 INTENT_STATE = frozenset(
     {
         "charge_already_paid",
@@ -62,7 +62,7 @@ def stripe_errors(refused: BankRefused) -> SandboxResponse:
     return error_response(400, "invalid_request_error", refused.message, code=code)
 
 
-# -- acts -------------------------------------------------------------------------------------------------------------
+# -- writes -----------------------------------------------------------------------------------------------------------
 
 
 @stripe_errors
@@ -154,7 +154,7 @@ def create_refund(bank: Bank, request: Request, names: PathNames) -> SandboxResp
 
 @stripe_errors
 def list_refunds(bank: Bank, request: Request, names: PathNames) -> SandboxResponse:
-    """Of one payment, or of all; `order`, `paywitness` and `key` search as acme's lists do."""
+    """The refunds of one payment, or of all. `order`, `paywitness` and `key` search as in acme's lists."""
     query = request.query
     found = bank.search_refunds(
         metadata_filters(query), query.get("key"), query.get("payment_intent") or query.get("charge")
@@ -166,11 +166,11 @@ def list_refunds(bank: Bank, request: Request, names: PathNames) -> SandboxRespo
 
 @stripe_errors
 def read_account(bank: Bank, request: Request, names: PathNames) -> SandboxResponse:
-    """Whose the API key is. Every key is of the one account that the sandbox plays."""
+    """The account of the API key. The sandbox has only one account, so every key belongs to it."""
     return json_response(200, {"id": "acct_sandbox", "object": "account"})
 
 
-# -- words ------------------------------------------------------------------------------------------------------------
+# -- fields -----------------------------------------------------------------------------------------------------------
 
 
 def form_of(request: Request) -> Tree:

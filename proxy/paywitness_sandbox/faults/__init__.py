@@ -4,6 +4,6 @@
     registry     all faults by name; scripts of faults (the Sandbox-Fault header)
     selection    faults by chance, latency, outages, brownouts; which fault an arrival gets; the only randomness
 
-A fault acts around the bank, so the ledger always shows whether the effect happened. If the key's response is stored
-already, the work is not done twice; the fault acts on the network all the same.
+A fault acts around the bank, so the ledger always shows whether the effect happened. If the key's response is already
+stored, the work is not done twice, but the fault still acts on the network.
 """

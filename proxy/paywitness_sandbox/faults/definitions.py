@@ -16,8 +16,8 @@ from paywitness_sandbox.messages import SandboxResponse, card_declined, error_re
 
 @dataclass(frozen=True, slots=True)
 class ResetBeforeRead(Fault):
-    """No effect. The connection is reset after the head, before the body is read. Where only the body tells which
-    request this is (no key, no order in the path), it has been read by then."""
+    """No effect. The connection is reset after the head, before the body is read. If only the body identifies the
+    request (no key, no order in the path), the body has been read by then."""
 
     name: ClassVar[str] = "reset_before_read"
 
@@ -49,7 +49,7 @@ class ResetBeforeCommit(Fault):
 
 @dataclass(frozen=True, slots=True)
 class HangBeforeCommit(Fault):
-    """No effect. Nothing is answered; after hang_s the connection is closed. The key is in use until the caller
+    """No effect. No response comes. After hang_s the connection is closed. The key is in use until the caller
     leaves."""
 
     name: ClassVar[str] = "hang_before_commit"
@@ -67,7 +67,7 @@ BAD_GATEWAY_PAGE = (
 
 @dataclass(frozen=True, slots=True)
 class Html502(Fault):
-    """No effect. A gateway in front answers 502 with a page of HTML; the provider never saw the request."""
+    """No effect. A gateway in front responds 502 with a page of HTML. The provider never saw the request."""
 
     name: ClassVar[str] = "html_502"
 
@@ -78,7 +78,7 @@ class Html502(Fault):
 
 @dataclass(frozen=True, slots=True)
 class Error500BeforeCommit(Fault):
-    """No effect. The work begins, fails, and is answered by 500: stored under the contract `replayed`."""
+    """No effect. The work begins, fails, and gets a 500, which the contract `replayed` stores."""
 
     name: ClassVar[str] = "error_500_before_commit"
 
@@ -114,7 +114,7 @@ class RateLimited(Fault):
 
 @dataclass(frozen=True, slots=True)
 class Unauthorized(Fault):
-    """No effect. 401, whatever the API key is; stored by no contract."""
+    """No effect. 401 for any API key; stored by no contract."""
 
     name: ClassVar[str] = "unauthorized"
 
@@ -125,7 +125,7 @@ class Unauthorized(Fault):
 
 @dataclass(frozen=True, slots=True)
 class Declined(Fault):
-    """No effect. 402, a hard decline whatever the source is; a stored answer is replayed instead."""
+    """No effect. 402, a hard decline for any source. A stored response is replayed instead."""
 
     name: ClassVar[str] = "declined"
 
@@ -140,7 +140,7 @@ class Declined(Fault):
 
 @dataclass(frozen=True, slots=True)
 class Slow(Fault):
-    """The money moves after slow_s and is answered properly: latency only. The key is in use meanwhile."""
+    """The money moves after slow_s, with a proper response: latency only. The key is in use meanwhile."""
 
     name: ClassVar[str] = "slow"
     slow_s: float = 1.0
@@ -153,7 +153,7 @@ class Slow(Fault):
 
 @dataclass(frozen=True, slots=True)
 class Drip(Fault):
-    """The money moves. The answer comes a byte at a time, over drip_s in all."""
+    """The money moves. The response comes a byte at a time, over drip_s in all."""
 
     name: ClassVar[str] = "drip"
     drip_s: float = 2.0
@@ -171,7 +171,7 @@ class Drip(Fault):
 
 @dataclass(frozen=True, slots=True)
 class LateResponse(Fault):
-    """The money moves at once. The answer comes after late_s, if the caller still listens."""
+    """The money moves at once. The response comes after late_s, if the caller still waits."""
 
     name: ClassVar[str] = "late_response"
     late_s: float = 10.0
@@ -185,8 +185,8 @@ class LateResponse(Fault):
 
 @dataclass(frozen=True, slots=True)
 class LateCommit(Fault):
-    """The money moves after late_s, also when the caller has left. Nothing is answered. Until then the key is in use,
-    and an inquiry finds nothing. After hang_s the connection is closed."""
+    """The money moves after late_s, even if the caller has left. No response comes. Until then the key is in use, and
+    an inquiry finds nothing. After hang_s the connection is closed."""
 
     name: ClassVar[str] = "late_commit"
     late_s: float = 10.0
@@ -201,9 +201,10 @@ class LateCommit(Fault):
 
 @dataclass(frozen=True, slots=True)
 class BlackHole(Fault):
-    """The money moves after heal_s, also when the caller has left or was reset. Nothing is answered. Silence until
-    hang_s, then a reset (hang_s=0: at once). Until the commit an inquiry finds nothing. The key is in use from the
-    start; with key_free=1 the request lies in front of the provider's door, and another one under its key is done."""
+    """The money moves after heal_s, even if the caller has left or was reset. No response comes. The connection is
+    silent until hang_s, then reset (hang_s=0: at once). Until the commit an inquiry finds nothing. The key is in use
+    from the start. With key_free=1 the request waits before the provider, and another request under its key is
+    executed."""
 
     name: ClassVar[str] = "black_hole"
     heal_s: float = 10.0
@@ -230,7 +231,7 @@ class BlackHole(Fault):
 
 @dataclass(frozen=True, slots=True)
 class DropAfterCommit(Fault):
-    """The money moves. The connection is closed (FIN) without a byte of the answer."""
+    """The money moves. The connection is closed (FIN) without a byte of the response."""
 
     name: ClassVar[str] = "drop_after_commit"
 
@@ -242,7 +243,7 @@ class DropAfterCommit(Fault):
 
 @dataclass(frozen=True, slots=True)
 class ResetAfterCommit(Fault):
-    """The money moves. The connection is reset (RST) without a byte of the answer."""
+    """The money moves. The connection is reset (RST) without a byte of the response."""
 
     name: ClassVar[str] = "reset_after_commit"
 
@@ -254,8 +255,8 @@ class ResetAfterCommit(Fault):
 
 @dataclass(frozen=True, slots=True)
 class HangAfterCommit(Fault):
-    """The money moves at once. Nothing is answered; after hang_s the connection is closed. The key is in use only until
-    the commit: a repeat gets the stored answer."""
+    """The money moves at once. No response comes. After hang_s the connection is closed. The key is in use only until
+    the commit: a repeated request gets the stored response."""
 
     name: ClassVar[str] = "hang_after_commit"
     hang_s: float = 60.0
@@ -273,7 +274,7 @@ GATEWAY_TIMEOUT_PAGE = (
 
 @dataclass(frozen=True, slots=True)
 class Html504AfterCommit(Fault):
-    """The money moves. A gateway in front loses patience and answers 504 with a page of HTML. The provider's own answer
+    """The money moves. A gateway in front times out and responds 504 with a page of HTML. The provider's own response
     is stored under the key."""
 
     name: ClassVar[str] = "html_504_after_commit"
@@ -286,8 +287,8 @@ class Html504AfterCommit(Fault):
 
 @dataclass(frozen=True, slots=True)
 class Error500AfterCommit(Fault):
-    """The money moves, then something breaks: 500. What a re-send does is the contract's affair. `replayed` answers 500
-    again, `reexecuted` finds the work done, `not_stored` and `none` charge again."""
+    """The money moves, then something breaks: 500. The contract decides about a re-send: `replayed` responds 500 again,
+    `reexecuted` finds the work done, `not_stored` and `none` charge again."""
 
     name: ClassVar[str] = "error_500_after_commit"
 
@@ -297,7 +298,7 @@ class Error500AfterCommit(Fault):
 
 
 def failed_after_commit(response: SandboxResponse) -> SandboxResponse:
-    """A request that was refused before any work has no commit to break after."""
+    """A 500 in place of the response. A request that was refused before any work keeps its response."""
     return internal_error() if response.executed else response
 
 
@@ -306,7 +307,7 @@ def failed_after_commit(response: SandboxResponse) -> SandboxResponse:
 
 @dataclass(frozen=True, slots=True)
 class Empty200(Fault):
-    """The money moves. The answer is a 200 without a body."""
+    """The money moves. The response is a 200 without a body."""
 
     name: ClassVar[str] = "empty_200"
 
@@ -318,7 +319,7 @@ class Empty200(Fault):
 
 @dataclass(frozen=True, slots=True)
 class WrongAmount(Fault):
-    """The right amount moves. The answer names another one (by_minor more)."""
+    """The right amount moves. The response shows another one (by_minor more)."""
 
     name: ClassVar[str] = "wrong_amount"
     by_minor: int = 100
@@ -339,7 +340,7 @@ class WrongAmount(Fault):
 
 @dataclass(frozen=True, slots=True)
 class ForeignResponse(Fault):
-    """The money moves. The answer is another charge's: the latest one, or an invented one."""
+    """The money moves. The response is another charge's: the latest one, or an invented one."""
 
     name: ClassVar[str] = "foreign_response"
 
@@ -354,7 +355,7 @@ class ForeignResponse(Fault):
 
 
 def invented_response(response: SandboxResponse) -> SandboxResponse:
-    """The first charge of a sandbox has no other to be confused with."""
+    """Invent the response of another charge. The first charge of a sandbox has no other one."""
     body = json.loads(response.body)
     prefix, _, name = str(body.get("id", "")).rpartition("_")
     invented_fields: dict[str, object] = {"id": f"{prefix}_{name[::-1]}", "metadata": {}}
@@ -393,7 +394,7 @@ class TruncatedBody(Fault):
 
 @dataclass(frozen=True, slots=True)
 class WrongLength(Fault):
-    """The money moves. Content-Length is shorter than the body; the rest stays on the open connection."""
+    """The money moves. Content-Length is shorter than the body. The rest stays on the open connection."""
 
     name: ClassVar[str] = "wrong_length"
     short_by_bytes: int = 10
@@ -408,7 +409,7 @@ class WrongLength(Fault):
 
 @dataclass(frozen=True, slots=True)
 class BadChunk(Fault):
-    """The money moves. The answer is chunked, its second chunk has a size that is no number, then FIN."""
+    """The money moves. The response is chunked, the size of its second chunk is not a number, then FIN."""
 
     name: ClassVar[str] = "bad_chunk"
 
@@ -423,7 +424,7 @@ class BadChunk(Fault):
 
 @dataclass(frozen=True, slots=True)
 class ExtraResponse(Fault):
-    """The money moves. The answer is sent twice; the second one stays on the open connection."""
+    """The money moves. The response is sent twice. The second one stays on the open connection."""
 
     name: ClassVar[str] = "extra_response"
 
@@ -439,7 +440,7 @@ NOT_HTTP = b"\x16\x03\x01\x02\x00 this is not HTTP \xff\xfe\r\n\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Garbage(Fault):
-    """The money moves. The answer is bytes that are no HTTP, then FIN."""
+    """The money moves. The response is bytes that are not HTTP, then FIN."""
 
     name: ClassVar[str] = "garbage"
 

@@ -4,7 +4,7 @@ drop_after_commit                       the first arrival; later ones are served
 error_503, -, rate_limited(retry_after_s=30)    the first and the third
 hang_after_commit*                      every arrival
 
-A new fault is a class in `definitions`; its docstring is what `GET /_sandbox/` says of it.
+A new fault is a class in `definitions`. `GET /_sandbox/` shows its docstring.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from paywitness_sandbox.parameters import (
 
 
 class UnknownFault(ValueError):
-    """Not the name of a fault, or not a parameter of it."""
+    """There is no fault of this name, or it has no such parameter."""
 
 
 def _find() -> Mapping[str, type[Fault]]:
@@ -42,7 +42,7 @@ FAULTS: Mapping[str, type[Fault]] = _find()
 
 
 def describe_faults(defaults: Mapping[str, float]) -> dict[str, str]:
-    """`hang_after_commit(hang_s=60)` -> what it does, for every fault; `defaults` as for `parse_fault`."""
+    """From `hang_after_commit(hang_s=60)` to the description, for every fault. `defaults` as for `parse_fault`."""
     described: dict[str, str] = {}
     for name, fault in sorted(FAULTS.items()):
         parameters = {**defaults_of(fault), **{key: defaults[key] for key in defaults_of(fault) if key in defaults}}
@@ -61,7 +61,7 @@ def defaults_of(fault: type[Fault]) -> dict[str, float | int]:
 
 
 def parse_fault(text: str, defaults: Mapping[str, float]) -> Fault:
-    """`rate_limited(retry_after_s=30)` -> the fault. `defaults` are parameters set for the whole sandbox."""
+    """Parse `rate_limited(retry_after_s=30)`. `defaults` are parameters set for the whole sandbox."""
     call = split_name(text)
     if call is None or call[0] not in FAULTS:
         raise UnknownFault(f"unknown fault {text.strip()!r}")
@@ -102,7 +102,7 @@ def parse_script(
     if len(items) > SCRIPT_ITEMS_MAX:
         raise UnknownFault(f"a script has at most {SCRIPT_ITEMS_MAX} items")
     if any(item.endswith("*") for item in items[:-1]):
-        raise UnknownFault("an item with * goes on for ever, so it is the last one")
+        raise UnknownFault("an item with * never ends, so it must be the last one")
     repeats_last = items[-1].endswith("*")
     items[-1] = items[-1].removesuffix("*")
     faults = (

@@ -1,7 +1,7 @@
 """Which fault an arrival gets: the header's script first, then the schedule in force. Schedules are read from JSON.
 
-The only randomness of the sandbox lives here. Every arrival takes the same number of draws, whatever they are used for,
-so the same seed and the same order of arrivals give the same faults.
+All randomness of the sandbox is here. Every arrival takes the same number of draws, so the same seed and the same order
+of arrivals give the same faults.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from paywitness_sandbox.exchange import Fault
 from paywitness_sandbox.faults.registry import NO_FAULT, NO_SHORT_NAMES, FaultScript, parse_fault, parse_script
 
 # --- Schedules
-# A schedule of bad weather: what may befall any arrival, how likely, and when. Plain values, read from JSON.
+# A schedule of faults for any arrival: their probabilities and times. Plain values, read from JSON.
 #
 #     {"seed": 7, "apply_to": "writes",
 #      "faults":    {"drop_after_commit": 0.1, "rate_limited(retry_after_s=2)": 0.05},
@@ -27,9 +27,10 @@ from paywitness_sandbox.faults.registry import NO_FAULT, NO_SHORT_NAMES, FaultSc
 #      "brownouts": [{"start_s": 30, "duration_s": 10, "latency_s": 0.5, "error_probability": 0.3}],
 #      "slow_reads_s": 0.5, "read_faults": {"unauthorized": 0.2}}
 #
-# Times count from the moment the schedule comes into force. A mode is `refuse` (nobody listens), `hang`, or a fault.
-# `slow_reads_s` and `read_faults` befall GETs alone, whatever `apply_to` says; `read_faults` has chances as `faults`
-# has, or is a script by reads, as the Sandbox-Fault header has it by arrivals: "error_500, -, hang*".
+# Times count from the moment the schedule comes into force. A mode is `refuse` (the sandbox does not listen), `hang`,
+# or a fault. `slow_reads_s` and `read_faults` apply only to GETs, whatever `apply_to` says. `read_faults` has
+# probabilities like `faults`, or is a script by reads, like the Sandbox-Fault header by arrivals: "error_500, -,
+# hang*".
 
 WINDOWS_MAX = 1_000
 WINDOW_S_MAX = 86_400.0
@@ -38,12 +39,12 @@ LATENCY_S_MAX = 60.0
 SCHEDULE_KEYS = ("seed", "apply_to", "faults", "latency", "outages", "brownouts", "slow_reads_s", "read_faults")
 REFUSE = "refuse"
 HANG = "hang"
-# A read commits nothing, so "before the commit" need not be said of it.
+# A read commits nothing, so its faults need no "before the commit" in their names.
 SHORT_NAMES = {HANG: "hang_before_commit", "error_500": "error_500_before_commit"}
 
 
 class InvalidSchedule(ValueError):
-    """Says what is wrong and where; the schedule in force stays."""
+    """The schedule is not valid. The message gives the place. The schedule in force stays."""
 
 
 class ApplyTo(StrEnum):
@@ -65,7 +66,7 @@ class ScheduleWindow:
 class Outage(ScheduleWindow):
     mode: str
     fault: Fault | None = None
-    """None when nobody listens at all."""
+    """None if the sandbox does not listen at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +116,11 @@ class Schedule:
     read_faults: tuple[tuple[Fault, float], ...] = ()
     read_script: FaultScript | None = None
     source: Mapping[str, object] | None = None
-    """As it was given, for showing."""
+    """The source as it was given, for display."""
 
 
 def parse_schedule(source: Mapping[str, object], *, seed: int, defaults: Mapping[str, float]) -> Schedule:
-    """Raises InvalidSchedule, or UnknownFault for the name of a fault that is none."""
+    """Raises InvalidSchedule, or UnknownFault for an unknown name of a fault."""
     unknown = set(source) - set(SCHEDULE_KEYS)
     if unknown:
         raise InvalidSchedule(f"unknown: {', '.join(sorted(unknown))}")
@@ -219,7 +220,7 @@ class FaultChoice:
 
 
 class ActiveSchedule:
-    """A schedule, since when it counts, and its dice."""
+    """A schedule, the time of its start, and its random numbers."""
 
     def __init__(self, schedule: Schedule, clock: Clock, defaults: Mapping[str, float]) -> None:
         self.schedule = schedule
@@ -234,13 +235,13 @@ class ActiveSchedule:
         return self._clock() - self._started_at
 
     def draw(self, writes: bool) -> FaultChoice:
-        """Called once for every arrival, in the order in which they arrive."""
+        """Call it once for every arrival, in the order of arrival."""
         by_chance, by_latency, by_brownout = self._random.random(), self._random.random(), self._random.random()
         choice = self._scheduled_choice(writes, by_chance, by_latency, by_brownout)
         return choice if writes else self._read_choice(choice, by_chance)
 
     def _read_choice(self, choice: FaultChoice, by_chance: float) -> FaultChoice:
-        """What befalls reads alone comes first; then whatever befalls anybody."""
+        """The faults for reads only come first, then those for any arrival."""
         schedule = self.schedule
         self._reads += 1
         fault = NO_FAULT if schedule.read_script is None else schedule.read_script.fault_for(self._reads)
@@ -271,7 +272,7 @@ class ActiveSchedule:
         return FaultChoice(delay_s=delay_s)
 
     def add_outage(self, outage: Outage) -> None:
-        """From now on. Outages that are over make room."""
+        """Add an outage that begins now. Outages that are over make room."""
         elapsed_s = self.elapsed_s
         current = [item for item in self.schedule.outages if elapsed_s < item.start_s + item.duration_s]
         if len(current) >= WINDOWS_MAX:
@@ -280,11 +281,11 @@ class ActiveSchedule:
         self.schedule = replace(self.schedule, outages=(*current, begun))
 
     def refuses(self) -> bool:
-        """Nobody should be listening now."""
+        """Whether the sandbox should not be listening now."""
         return any(outage.fault is None and outage.covers(self.elapsed_s) for outage in self.schedule.outages)
 
     def next_change_s(self) -> float | None:
-        """Seconds until `refuses` may change; None when it never will."""
+        """Seconds until `refuses` may change. None if it never will."""
         elapsed_s = self.elapsed_s
         edges = [
             edge - elapsed_s
@@ -297,7 +298,8 @@ class ActiveSchedule:
 
 
 class ScriptedArrivals:
-    """How many arrivals of each identity a script has seen. Another script for the same identity begins anew."""
+    """The number of arrivals of each identity that a script has seen. Another script for the same identity begins at
+    1."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str], int] = {}

@@ -3,9 +3,9 @@
     bank notes a change -> publisher makes events of it, as the mode says -> sender delivers them, with retries
 
 An **event** is delivered at least once and in order, unless a **mode** says otherwise: late, twice, forged, out of
-order. What was sent, how often and how it was received is kept for a person to look at.
+order. The sent events, their attempts and their results are kept for a person to read.
 
-    events     the content of an event, in the words of its dialect
+    events     the content of an event, in the form of its dialect
     publisher  makes events of changes
     sender     delivers events with retries
 """

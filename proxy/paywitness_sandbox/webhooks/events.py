@@ -1,4 +1,4 @@
-"""An event: what is told about one change, in the words of the dialect in which the thing was asked for."""
+"""An event: the content for one change, in the dialect of the request that created the object."""
 
 from __future__ import annotations
 
@@ -23,15 +23,14 @@ from paywitness_sandbox.parameters import (
     split_name,
 )
 
-# --- Where events go
-# How they are signed, and how delivery goes wrong (the mode): values read from JSON.
+# --- The endpoint
+# The endpoint of events, their signatures, and the faults of their delivery (the mode): values read from JSON.
 #
 # {"url": "http://127.0.0.1:8700/paywitness/webhooks/acme", "secret": "whsec_test", "scheme": "hmac_sha256",
 #  "mode": "normal", "delay_s": 0, "events": ["charge.*", "refund.succeeded"], "tries_max": 5}
 #
 # PUT /_sandbox/webhooks sets the mode for all requests, the Sandbox-Webhook header for one.
-# The HMAC key is the secret's
-# own bytes, prefix included; the raw body is what is signed.
+# The HMAC key is the secret's own bytes with its prefix. The signature is over the timestamp and the raw body.
 
 
 class SigningScheme(StrEnum):
@@ -64,13 +63,13 @@ MODE_DEFAULTS: Mapping[str, Parameters] = {
     "out_of_order": {},
 }
 MODE_MEANINGS = {
-    "normal": "told after the change, in order, until it is received",
-    "early": "told before the answer to the call is sent, also when that answer is then lost; waits 2 s at most",
-    "late": "told after delay_s",
+    "normal": "sent after the change, in order, until it is received",
+    "early": "sent before the response to the call, even if that response is then lost; waits 2 s at most",
+    "late": "sent after delay_s",
     "twice": "the same event two times, one after the other",
     "ten_times": "the same event ten times, all at once",
-    "never": "not told; it is kept, and /_sandbox/webhooks/{event}/resend tells it",
-    "reversed": "told; delay_s later the charge (payout) is reversed, and that is told too",
+    "never": "not sent; it is kept, and /_sandbox/webhooks/{event}/resend sends it",
+    "reversed": "sent; delay_s later the charge (payout) is reversed, and that is sent too",
     "forged": "signed with a wrong secret",
     "old_timestamp": "correctly signed, age_s ago",
     "wrong_amount": "correctly signed, the amount is by_minor more",
@@ -80,13 +79,13 @@ MODE_MEANINGS = {
 
 
 class UnknownMode(ValueError):
-    """Not the name of a mode, or not a parameter of it."""
+    """The name is no mode, or the mode has no such parameter."""
 
     code: ClassVar[str] = "unknown_webhook_mode"
 
 
 class EndpointMissing(UnknownMode):
-    """A mode was asked for, and there is no endpoint."""
+    """The request names a mode, and there is no endpoint."""
 
     code = "webhook_endpoint_missing"
 
@@ -104,7 +103,7 @@ class WebhookMode:
 
 
 def parse_mode(text: str) -> WebhookMode:
-    """`late(delay_s=2)` -> the mode."""
+    """Parse `late(delay_s=2)`."""
     call = split_name(text)
     if call is None or call[0] not in MODE_DEFAULTS:
         raise UnknownMode(f"unknown webhook mode {text.strip()!r}; known: {', '.join(MODE_DEFAULTS)}")
@@ -129,7 +128,7 @@ ENDPOINT_KEYS = ("url", "secret", "scheme", "mode", "delay_s", "events", "tries_
 
 
 class InvalidEndpoint(ValueError):
-    """Says what is wrong; the endpoint in force stays."""
+    """The endpoint is not valid. The message gives the problem. The endpoint in force stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +139,7 @@ class Endpoint:
     mode: WebhookMode
     delay_s: float
     events: tuple[str, ...]
-    """Types, or `charge.*`; empty for all."""
+    """Types, or `charge.*`. Empty for all."""
     tries_max: int
 
     def wants(self, type: str) -> bool:
@@ -148,7 +147,7 @@ class Endpoint:
         return not self.events or type in self.events or family in self.events
 
     def as_json(self) -> dict[str, object]:
-        """For showing. The secret is not shown."""
+        """For display, without the secret."""
         return {
             "url": self.url,
             "scheme": self.scheme,
@@ -160,7 +159,7 @@ class Endpoint:
 
 
 def parse_endpoint(source: Mapping[str, object]) -> Endpoint:
-    """Raises InvalidEndpoint, or UnknownMode for a mode that is none."""
+    """Raises InvalidEndpoint, or UnknownMode for an unknown mode."""
     if unknown := set(source) - set(ENDPOINT_KEYS):
         raise InvalidEndpoint(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(ENDPOINT_KEYS)}")
     scheme = source.get("scheme", SigningScheme.HMAC_SHA256)
@@ -218,7 +217,7 @@ def _tries_max(value: object) -> int:
 STRIPE_API_VERSION = "2024-06-20"
 AMOUNT_FIELDS = ("amount", "amount_captured", "amount_received", "amount_capturable")
 
-# The bank's word for what happened to a charge -> Stripe's type.
+# From the bank's transition of a charge to Stripe's type.
 INTENT_TYPES = {
     "succeeded": "payment_intent.succeeded",
     "captured": "payment_intent.succeeded",
@@ -237,7 +236,7 @@ REFUND_TYPES = {
     "failed": "refund.failed",
 }
 DISPUTE_TYPES = {"created": "charge.dispute.created", "closed": "charge.dispute.closed"}
-# Nothing is to come after these, so an older event that arrives later must not count.
+# Nothing follows these, so an older event that arrives later must not count.
 FINAL_TRANSITIONS = frozenset({"succeeded", "authorized", "failed", "paid"})
 
 
@@ -249,9 +248,9 @@ class SandboxEvent:
     account: str | None
     dialect: Dialect
     data: dict[str, object]
-    """The thing as a GET shows it."""
+    """The object as a GET shows it."""
     key: str | None
-    """Of the request that caused it."""
+    """The key of the request that caused the event."""
 
     @property
     def body(self) -> bytes:
@@ -274,7 +273,7 @@ class SandboxEvent:
 
 
 def event_for(change: BankChange, request: Request, *, id: str, created: int) -> SandboxEvent:
-    """`request` is the one that caused the change: where it was sent to is where a customer is redirected to."""
+    """The event for a change. `request` caused the change: its address is used for the customer's redirect."""
     subject = change.subject
     if isinstance(subject, Payout):
         type = f"payout.{change.transition}"
@@ -298,7 +297,7 @@ def _charge_type_and_data(charge: Charge, transition: str, request: Request) -> 
 
 
 def _intent_type(charge: Charge, transition: str) -> str:
-    """A capture or a void in part leaves the intent in another state than a whole one."""
+    """The type for an intent. A partial capture or void leaves the intent in another state than a whole one."""
     if transition == "captured" and charge.status is ChargeStatus.AUTHORIZED:
         transition = "authorized"
     if transition == "voided" and charge.status is ChargeStatus.SUCCEEDED:
@@ -307,7 +306,7 @@ def _intent_type(charge: Charge, transition: str) -> str:
 
 
 def older_event(event: SandboxEvent, change: BankChange, *, id: str) -> SandboxEvent:
-    """What would have been told a second earlier: that it is under way."""
+    """The event of a second earlier, which shows that the object is under way."""
     if isinstance(change.subject, Charge):
         is_stripe = event.dialect is Dialect.STRIPE
         type = INTENT_TYPES["processing"] if is_stripe else "charge.processing"

@@ -1,4 +1,4 @@
-"""Makes events of what has changed at the bank, and has them sent as the mode of the request says."""
+"""Makes events of the bank's changes, and sends them as the mode of the request says."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class EventPublisher:
         self._sender = WebhookSender(clock)
         self.set_endpoint(source)
 
-    # -- look and choose ------------------------------------------------------------------------------------------
+    # -- reads and settings ---------------------------------------------------------------------------------------
 
     @property
     def endpoint(self) -> Endpoint | None:
@@ -54,34 +54,34 @@ class EventPublisher:
 
     @property
     def dropped(self) -> int:
-        """Events that were kept once and made room for newer ones."""
+        """Events that were dropped for newer ones."""
         return self._sender.dropped
 
     @property
     def waiting(self) -> int:
-        """Tellings that have not ended."""
+        """Deliveries that have not ended."""
         return self._sender.waiting
 
     def set_endpoint(self, source: Mapping[str, object] | None) -> None:
-        """None or empty: nobody is told. A bad one raises and changes nothing."""
+        """None or empty: no events are sent. An invalid one raises and changes nothing."""
         self._sender.endpoint = parse_endpoint(source) if source else None
 
     def resend(self, event: str) -> EventRecord:
-        """Once more, properly signed, whatever the mode was."""
+        """Send an event once more, properly signed, whatever the mode was."""
         record = self._sender.record(event)
         if self.endpoint is None:
-            raise BankRefused("webhook_endpoint_missing", "nobody is told: PUT /_sandbox/webhooks says where to")
+            raise BankRefused("webhook_endpoint_missing", "there is no endpoint: set one with PUT /_sandbox/webhooks")
         self._sender.send(self._sender.new_delivery(record))
         return record
 
     def mode_of(self, request: Request) -> WebhookMode:
-        """The header's, else the endpoint's. Raises UnknownMode."""
+        """The header's mode, else the endpoint's. Raises UnknownMode."""
         header = request.headers.get(MODE_HEADER)
         if header is None:
             return NORMAL if self.endpoint is None else self.endpoint.mode
         mode = parse_mode(header)
         if self.endpoint is None:
-            raise EndpointMissing("Sandbox-Webhook without an endpoint: PUT /_sandbox/webhooks says where events go")
+            raise EndpointMissing("Sandbox-Webhook without an endpoint: set one with PUT /_sandbox/webhooks")
         return mode
 
     def clear(self) -> None:
@@ -91,10 +91,11 @@ class EventPublisher:
     async def close(self) -> None:
         await self._sender.close()
 
-    # -- telling --------------------------------------------------------------------------------------------------
+    # -- sending --------------------------------------------------------------------------------------------------
 
     async def publish(self, request: Request) -> None:
-        """Tell what this request has changed. Only the mode `early` makes it wait for the receiver."""
+        """Send events for the changes of this request. Only the mode `early` makes the request wait for the
+        receiver."""
         changes = self._bank.changes.take()
         if self.endpoint is None or not changes:
             return
@@ -107,7 +108,8 @@ class EventPublisher:
     def _publish_change(
         self, change: BankChange, request: Request, mode: WebhookMode, delay_s: float | None = None
     ) -> ScheduledDelivery | None:
-        """Hand the change's events to the courier; the one that is to be told at once comes back."""
+        """Hand the change's events to the sender. An `early` event is returned instead, for the caller to send at
+        once."""
         event = event_for(change, request, id=self._ids.new("evt"), created=int(self._clock()))
         if self.endpoint is None or not self.endpoint.wants(event.type):
             return None
@@ -133,7 +135,7 @@ class EventPublisher:
         return None
 
     def _reverse(self, subject: Charge | Payout, request: Request) -> None:
-        """The success has been told: now take it back, and tell that."""
+        """Reverse the subject, after the event of its success was sent, and send the event of the reversal."""
         try:
             if isinstance(subject, Charge):
                 self._bank.reverse(subject)

@@ -1,7 +1,7 @@
-"""Sends events: one after the other as they fall due, each until it is received or has been tried often enough.
+"""Sends events when they are due, one after the other. Each is sent until it is received or its attempts are used up.
 
-What waits is bounded, what is kept is bounded, every try is bounded. One task does the sending; it begins with the
-first delivery and ends with the sandbox.
+The queue, the kept events and every attempt are bounded. One task does the sending. It starts with the first delivery
+and ends with the sandbox.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from paywitness_sandbox.bank.objects import ObjectNotFound
 from paywitness_sandbox.clock import Clock
 from paywitness_sandbox.webhooks.events import Endpoint, SandboxEvent, signature_headers
 
-EVENTS_MAX = 10_000  # kept for looking at and for sending again; the oldest are forgotten first
+EVENTS_MAX = 10_000  # kept for reading and for sending again; the oldest are forgotten first
 DELIVERIES_MAX = 10_000  # waiting; one more is kept unsent
 ATTEMPT_S_MAX = 5.0
 EARLY_S_MAX = 2.0
-RETRY_DELAY_S = 0.1  # after the first failed try; doubles
+RETRY_DELAY_S = 0.1  # after the first failed attempt; doubles
 RETRY_DELAY_S_MAX = 2.0
 FORGED_SECRET_SUFFIX = "-forged"
 
@@ -32,7 +32,7 @@ logger = logging.getLogger("paywitness.sandbox")
 
 @dataclass(slots=True)
 class EventRecord:
-    """What became of one event."""
+    """The result of one event."""
 
     event: SandboxEvent
     mode: str
@@ -40,7 +40,7 @@ class EventRecord:
     """Deliveries that have not ended."""
     tries: int = 0
     received: int = 0
-    """Tries that were answered 2xx."""
+    """Attempts with a 2xx reply."""
     last_status_code: int | None = None
     last_error: str | None = None
 
@@ -68,14 +68,14 @@ class EventRecord:
 
 @dataclass(order=True, slots=True)
 class ScheduledDelivery:
-    """One telling of an event: when, how often, how signed."""
+    """One delivery of an event: its time, its copies, its signature."""
 
     due_mono: float
     number: int
     record: EventRecord = field(compare=False)
     copies: int = field(default=1, compare=False)
     concurrent: bool = field(default=False, compare=False)
-    """All copies together, rather than one after the other."""
+    """All copies at once, rather than one after the other."""
     forged: bool = field(default=False, compare=False)
     age_s: float = field(default=0.0, compare=False)
     on_done: Callable[[], None] | None = field(default=None, compare=False)
@@ -84,7 +84,7 @@ class ScheduledDelivery:
 class WebhookSender:
     def __init__(self, clock: Clock) -> None:
         self.endpoint: Endpoint | None = None
-        """Looked at on every try, so that what waits goes to where the receiver is now."""
+        """Read on every attempt, so that a waiting event goes to the present endpoint."""
         self.dropped = 0
         self._clock = clock
         self._records: dict[str, EventRecord] = {}
@@ -96,7 +96,7 @@ class WebhookSender:
         self._ending: set[asyncio.Task[None]] = set()
         self._session: aiohttp.ClientSession | None = None
 
-    # -- what was told --------------------------------------------------------------------------------------------
+    # -- records --------------------------------------------------------------------------------------------------
 
     @property
     def records(self) -> list[EventRecord]:
@@ -105,7 +105,7 @@ class WebhookSender:
 
     @property
     def waiting(self) -> int:
-        """Deliveries that have not ended, and what is to be done later."""
+        """Deliveries that have not ended, and actions that are due later."""
         return sum(record.waiting for record in self._records.values()) + len(self._timers)
 
     def record(self, event: str) -> EventRecord:
@@ -120,7 +120,7 @@ class WebhookSender:
             self.dropped += 1
         return record
 
-    # -- telling --------------------------------------------------------------------------------------------------
+    # -- sending --------------------------------------------------------------------------------------------------
 
     def new_delivery(self, record: EventRecord, *, delay_s: float = 0.0) -> ScheduledDelivery:
         self._last_number += 1
@@ -137,7 +137,7 @@ class WebhookSender:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="sandbox webhooks")
 
     async def send_now(self, delivery: ScheduledDelivery) -> None:
-        """One try, here and now; if it fails, the delivery waits its turn like any other."""
+        """Try once, at once. If it fails, the delivery waits in the queue like any other."""
         received = False
         with contextlib.suppress(TimeoutError):  # then it was not received
             async with asyncio.timeout(EARLY_S_MAX):
@@ -154,15 +154,15 @@ class WebhookSender:
         self._timers.add(handle)
 
     def clear(self) -> None:
-        """Forget everything, also what is being sent: nothing of the past reaches the fresh ledger."""
+        """Forget everything, also the events under way, so that no old event reaches the fresh ledger."""
         self._stop_sending()
         self._records.clear()
         self.dropped = 0
 
     async def close(self) -> None:
-        """What was told can still be looked at."""
+        """The records can still be read."""
         self._stop_sending()
-        await asyncio.gather(*self._ending, return_exceptions=True)  # we have just ended them
+        await asyncio.gather(*self._ending, return_exceptions=True)  # we have just cancelled them
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -202,7 +202,7 @@ class WebhookSender:
                     await self._deliver_copy(delivery)
             if delivery.on_done is not None and self.endpoint is not None:
                 delivery.on_done()
-        except Exception:  # our own mistake, and no reason to leave the other events unsent
+        except Exception:  # our own mistake must not keep the other events unsent
             logger.exception("the sandbox itself failed at the event %s", delivery.record.event.id)
         finally:
             delivery.record.waiting -= 1
@@ -218,7 +218,7 @@ class WebhookSender:
             retry_delay_s = min(2 * retry_delay_s, RETRY_DELAY_S_MAX)
 
     async def _attempt(self, delivery: ScheduledDelivery) -> bool:
-        """True when it was received."""
+        """Returns True if it was received."""
         endpoint, record = self.endpoint, delivery.record
         if endpoint is None:
             return False

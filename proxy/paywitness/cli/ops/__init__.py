@@ -2,7 +2,7 @@
 
 group    the group, and the commands `list` and `show`
 actions  inquire, park, resume, resolve, cancel, close-incident
-payments adopt, balance
+payments adopt, not-paid, balance
 credentials  credential show, map, unmap
 approvals  approvals, approve
 output   tables, facts, JSON and CSV

@@ -1,7 +1,7 @@
-"""`paywitness ops inquire | park | resume | resolve | cancel | close-incident`: what a person does with operations.
+"""`paywitness ops inquire | park | resume | resolve | cancel | close-incident`: operator actions on operations.
 
-By ids, each over the version that was shown; or by filters, where a dry run shows how many and how much money first,
-and only what it showed is acted on. Exit code 1 where anything was not done.
+By ids, an action applies to the version that was shown. By filters, a dry run first shows the number of operations and
+their money, and the action applies only to those. The exit code is 1 if anything was not done.
 """
 
 from __future__ import annotations
@@ -36,59 +36,60 @@ _REFUSED_SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class _ActionText:
-    """What a command says of itself."""
+    """The texts of one command."""
 
     action: OperatorAction
     summary: str
     details: str
     done: str
-    confirms_first: bool  # also for single ids: it says something of the money, or gives something up
+    confirms_first: bool  # also for single ids: it states an outcome, or gives the payment up
 
 
 _ACTION_TEXTS = (
     _ActionText(
         OperatorAction.INQUIRE,
-        "Ask the provider now what became of them.",
-        "The resolver asks at once instead of on its schedule. Nothing is paid, and nothing is decided by it.",
-        "will be asked about now",
+        "Inquire at the provider now.",
+        "The resolver inquires at once instead of on its schedule. This pays nothing and decides nothing.",
+        "an inquiry is due now",
         confirms_first=False,
     ),
     _ActionText(
         OperatorAction.PARK,
-        "Stop looking by ourselves, and put them into review.",
-        "For an outage, or while you talk to the provider. New evidence still ends them; `resume` goes on looking.",
+        "Stop the inquiries, and put the operations into review.",
+        "For an outage, or while the provider checks. New evidence still ends them. `resume` restarts the inquiries.",
         "is in review",
         confirms_first=False,
     ),
     _ActionText(
         OperatorAction.RESUME,
-        "Go on looking by ourselves, from the start of the schedule.",
-        "Takes them out of review, back into doubt (or pending), due now.",
-        "is being looked after again",
+        "Start the inquiries again, from the start of the schedule.",
+        "The operations leave review for unknown (or pending), and are due now.",
+        "inquiries start again",
         confirms_first=False,
     ),
     _ActionText(
         OperatorAction.RESOLVE,
-        "Say how they ended, with the evidence.",
-        "For what only a person can find out. --evidence is mandatory: what was seen, and where. What has ended is "
-        "never overwritten.",
+        "State how the operations ended, with the evidence.",
+        "For an outcome that only a person can find out. --evidence is mandatory: what you saw, and in which place. An "
+        "operation that has ended is never overwritten.",
         "is resolved",
         confirms_first=True,
     ),
     _ActionText(
         OperatorAction.CANCEL,
-        "Give them up at the provider, where its policy knows how.",
-        "The cancel is sent by the resolver. It ends the operation only if the provider's answer shows the cancelled "
+        "Cancel the operations at the provider, if its policy says how.",
+        "The resolver sends the cancel. It ends the operation only if the provider's response shows the cancelled "
         "payment.",
         "will be cancelled, if that can be shown",
         confirms_first=True,
     ),
     _ActionText(
         OperatorAction.CLOSE_INCIDENT,
-        "Close an incident that has been dealt with.",
-        "Do first what `paywitness ops show` proposes (void, refund, compare): this only says that it was done. --as "
-        "says how it ended, and is needed if evidence has contradicted that. Closed as succeeded, it is paid from then "
-        "on: its key and its purchase start nothing more. Closed as failed, nothing of it is paid any more.",
+        "Close an incident after you have dealt with it.",
+        "First do what `paywitness ops show` proposes (void, refund, compare): this command only records that it was "
+        "done. --as states how the operation ended, and is needed if evidence has contradicted its end. Closed as "
+        "succeeded, it counts as paid: its key and its purchase start nothing more. Closed as failed, nothing of it "
+        "counts as paid any more.",
         "has no open incident any more",
         confirms_first=True,
     ),
@@ -104,8 +105,8 @@ def _help_of(text: _ActionText) -> str:
         f"{text.summary}\n\n{text.details}\n\n\b\n"
         f'  paywitness ops {text.action} op_01J...{resolve} --reason "ticket 4711"\n'
         f'  paywitness ops {text.action} --all --provider acme {narrowed}{resolve} --reason "ticket 4711" --dry-run\n\n'
-        "By ids, or by --all with at least one filter: then what it would do is shown first, with count and money, and "
-        "you are asked. Who and why is kept in the timeline."
+        "By ids, or by --all with at least one filter. With --all the command first shows the operations with count "
+        "and money, and asks you. The timeline keeps the actor and the reason."
     )
 
 
@@ -117,7 +118,7 @@ def actor_of_session() -> str:
 
 
 def _command_of(text: _ActionText) -> click.Command:
-    """The command of one action."""
+    """The click command of one action."""
 
     def run(
         admin: str, token: str | None, home: Path, as_json: bool, ids: tuple[str, ...], every: bool, **given: Any
@@ -156,15 +157,15 @@ _FILTERS = (
 def _options(text: _ActionText) -> list[Callable[[Any], Any]]:
     options: list[Callable[[Any], Any]] = [
         click.option("--yes", is_flag=True, help="Do not ask."),
-        click.option("--dry-run", is_flag=True, help="Only show what would be done."),
+        click.option("--dry-run", is_flag=True, help="Only show what the command would do."),
         click.option(
             "--limit",
             default=100,
             show_default=True,
             type=click.IntRange(1, _BULK_MAX),
-            help="With --all: at most so many.",
+            help="With --all: the largest number of operations.",
         ),
-        click.option("--all", "every", is_flag=True, help="All that fit the filters."),
+        click.option("--all", "every", is_flag=True, help="All operations that fit the filters."),
         click.option("--actor", default=actor_of_session, show_default="you ($USER)", help="Who does it."),
         click.option("--reason", required=True, help="Why: kept in the timeline."),
     ]
@@ -177,7 +178,7 @@ def _options(text: _ActionText) -> list[Callable[[Any], Any]]:
     if text.action is OperatorAction.RESOLVE:
         options += [
             click.option("--reference", help="The provider's name for it: ch_..., a payment id. Only with one id."),
-            click.option("--evidence", required=True, help="What was seen, and where. Mandatory."),
+            click.option("--evidence", required=True, help="What you saw, and in which place. Mandatory."),
             click.option(
                 "--as", "as_", required=True, type=click.Choice(["succeeded", "failed"]), help="How it ended."
             ),
@@ -186,7 +187,7 @@ def _options(text: _ActionText) -> list[Callable[[Any], Any]]:
 
 
 class _ActionRun:
-    """One run of a command."""
+    """One run of an action's command."""
 
     def __init__(self, client: AdminClient, text: _ActionText, given: dict[str, Any], *, as_json: bool) -> None:
         self._client = client
@@ -210,7 +211,7 @@ class _ActionRun:
         rows = [call_admin(lambda each=each: self._client.operation(each)) for each in ids]  # type: ignore[misc]
         if not self._as_json:
             for row in rows:
-                not_offered = "" if self._text.action in row["actions"] else f"  [{self._text.action} is not offered]"
+                not_offered = "" if self._text.action in row["actions"] else f"  [{self._text.action} is not allowed]"
                 console().print(text_of(f"{row['id']}  {row['verdict']}{not_offered}"), soft_wrap=True)
         offered = [row for row in rows if self._text.action in row["actions"]]
         if self._dry_run or (self._text.confirms_first and offered):
@@ -276,7 +277,7 @@ class _ActionRun:
         try:
             agreed = click.confirm("Go on?", err=self._as_json)
         except click.Abort:
-            raise click.ClickException("Nothing was done. Give --yes where nobody can be asked.") from None
+            raise click.ClickException("Nothing was done. Without a terminal, give --yes.") from None
         if not agreed:
             raise click.ClickException("Nothing was done.")
 

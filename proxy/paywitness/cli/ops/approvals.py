@@ -1,4 +1,4 @@
-"""`paywitness ops approvals | approve`: payouts above the amount from which on a person must approve them."""
+"""`paywitness ops approvals | approve`: payouts whose amount needs a person's approval."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from paywitness.cli.ops.text import text_of
 def list_approvals(admin: str, token: str | None, home: Path, as_json: bool) -> None:
     """List payouts that wait for approval, oldest first.
 
-    Their callers were told `approval-needed`, and nothing was sent. An approved one stays on the list until its caller
-    repeats the call, or until the approval lapses and is asked for anew.
+    Their callers got `approval-needed`, and nothing was sent. An approved payout stays on the list until its caller
+    repeats the call. If the approval lapses first, the payout needs a new one.
     """
     client = client_for(admin, token, home)
     found = call_admin(client.approvals)
@@ -42,8 +42,8 @@ def approve_payout(
 ) -> None:
     """Approve one payout.
 
-    The approval is for exactly this payout: account, content, reference, amount, currency and beneficiary. Nothing is
-    sent by it. The next call of it passes, once; the approval lapses after the policy's `approval_valid`.
+    The approval is for exactly this payout: account, content, reference, amount, currency and beneficiary. It sends
+    nothing. The next call for the payout passes, once. The approval lapses after the policy's `approval_valid`.
     """
     client = client_for(admin, token, home)
     approved = call_admin(lambda: client.approve(approval_id, {"actor": actor, "reason": reason}))

@@ -1,4 +1,4 @@
-"""`paywitness ops credential show | map | unmap`: whose the credential is that made an operation."""
+"""`paywitness ops credential show | map | unmap`: the owner of the credential that made an operation."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from paywitness.cli.ops.text import text_of
 
 @click.group("credential")
 def credential() -> None:
-    """Whose the credential is that made an operation.
+    """Show or state the owner of the credential that made an operation.
 
-    A credential is named by an operation that it made. If a provider cannot tell whose a new credential is, its calls
-    get 504 `account-unknown` wherever another credential's operation answers them.
+    You name a credential by an operation that it made. If a provider cannot tell the owner of a new credential, its
+    calls get 504 `account-unknown` whenever the operation of another credential would give the reply.
     """
 
 
@@ -28,7 +28,7 @@ def _print(found: AdminResponse, *, as_json: bool) -> None:
     lines = [f"the credential that made {found['operation']}"]
     lines += [f"  is known to belong to one {each['of']}, by the {each['said_by']}" for each in found["known"]]
     if not found["known"]:
-        lines.append("  nothing is known of it")
+        lines.append("  its owner is not known")
     click.echo(text_of("\n".join(lines)).plain)
 
 
@@ -36,7 +36,7 @@ def _print(found: AdminResponse, *, as_json: bool) -> None:
 @click.argument("operation")
 @admin_options
 def show(admin: str, token: str | None, home: Path, as_json: bool, operation: str) -> None:
-    """Show what is known of the credential that made OPERATION."""
+    """Show the known owners of the credential that made OPERATION."""
     client = client_for(admin, token, home)
     _print(call_admin(lambda: client.credential(operation)), as_json=as_json)
 
@@ -44,15 +44,15 @@ def show(admin: str, token: str | None, home: Path, as_json: bool, operation: st
 @credential.command("map", epilog=EPILOG)
 @click.argument("operation")
 @click.option("--same-as", required=True, metavar="OPERATION", help="An operation that the other credential made.")
-@click.option("--evidence", required=True, help="What was seen, and where. Mandatory.")
+@click.option("--evidence", required=True, help="What you saw, and in which place. Mandatory.")
 @click.option("--reason", required=True, help="Why: kept in the timeline.")
 @click.option("--actor", default=actor_of_session, show_default="you ($USER)", help="Who does it.")
 @admin_options
 def map_credential(admin: str, token: str | None, home: Path, as_json: bool, operation: str, **command: str) -> None:
-    """Say that the credential that made OPERATION is of the same account as another one.
+    """State that the credential that made OPERATION is of the same account as another one.
 
-    It is then shown the replies of the other one, may send for it, and "not found" under it counts. If that is wrong,
-    a payment may be made twice: look twice.
+    From then on it gets the replies of the other one's operations, may send for them, and "not found" under it counts.
+    If your statement is wrong, a payment may be made twice: check it twice.
 
     \b
       paywitness ops credential map op_01H... --same-as op_01G... --reason "key rolled, ticket 4730" \\
@@ -64,14 +64,14 @@ def map_credential(admin: str, token: str | None, home: Path, as_json: bool, ope
 
 @credential.command("unmap", epilog=EPILOG)
 @click.argument("operation")
-@click.option("--evidence", required=True, help="What was seen, and where. Mandatory.")
+@click.option("--evidence", required=True, help="What you saw, and in which place. Mandatory.")
 @click.option("--reason", required=True, help="Why: kept in the timeline.")
 @click.option("--actor", default=actor_of_session, show_default="you ($USER)", help="Who does it.")
 @admin_options
 def unmap_credential(admin: str, token: str | None, home: Path, as_json: bool, operation: str, **command: str) -> None:
-    """Forget what operators and control questions said of the credential that made OPERATION.
+    """Forget what operators and control questions showed about the credential that made OPERATION.
 
-    What the provider said of it stays.
+    What the provider showed about it stays.
     """
     client = client_for(admin, token, home)
     _print(call_admin(lambda: client.unmap_credential(operation, command)), as_json=as_json)

@@ -1,4 +1,4 @@
-"""`paywitness ops`: what became of the money, and what a person does about it, by a running proxy's admin port."""
+"""`paywitness ops`: look up operations, and act on them, through the admin port of a running sidecar."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _CSV_PAGE, _CSV_ROWS_MAX = 200, 20_000
 
 @click.group(epilog=EPILOG)
 def ops() -> None:
-    """Look up operations (was it charged, what is in doubt, and why), and act on what waits for a person.
+    """Look up operations (was it charged, which are in doubt, and why), and act on those that wait for a person.
 
     \b
-      paywitness ops list --doubt            money that may or may not have moved
-      paywitness ops list --order order-17   what became of one order
-      paywitness ops list --incidents        where evidence contradicts itself, and what to do
-      paywitness ops show op_01J...          one operation and everything that happened to it
-      paywitness ops show ch_9Zx1            what stands of one payment: captures, refunds, one timeline
+      paywitness ops list --doubt            operations whose outcome is unknown
+      paywitness ops list --order order-17   the operations of one order
+      paywitness ops list --incidents        contradicting evidence, and what to do
+      paywitness ops show op_01J...          one operation with its timeline
+      paywitness ops show ch_9Zx1            the balance of one payment, with one timeline
       paywitness ops show order-17           whether a purchase may be paid again, and why not
     \b
       paywitness ops inquire op_01J... --reason "customer on the phone"
@@ -56,14 +56,14 @@ def ops() -> None:
 
 @ops.command("list", epilog=EPILOG)
 @filter_options
-@click.option("--expired", is_flag=True, help="Only what the customer was asked to confirm (3DS) and did not in time.")
+@click.option("--expired", is_flag=True, help="Only payments that the customer did not confirm (3DS) in time.")
 @click.option("--reference", help="Only with this name at the provider: ch_..., a payment id.")
-@click.option("--id", "id", metavar="START", help="Only those whose id begins so.")
+@click.option("--id", "id", metavar="START", help="Only operations whose id begins with START.")
 @click.option(
     "--limit", type=click.IntRange(1, 200), help="How many, newest first.  [default: 50, and all of them with --csv]"
 )
-@click.option("--before", metavar="ID", help="The next page: those older than this operation.")
-@click.option("--csv", "as_csv", is_flag=True, help="For a spreadsheet, with a link to the provider's page about each.")
+@click.option("--before", metavar="ID", help="The next page: operations older than this one.")
+@click.option("--csv", "as_csv", is_flag=True, help="CSV for a spreadsheet, with links to the provider's pages.")
 @admin_options
 def list_operations(
     admin: str,
@@ -78,7 +78,7 @@ def list_operations(
     """List operations, newest first.
 
     Every line answers "was it charged?". Filters narrow the list together; --state, --doubt and --review add up.
-    Payments that a customer was asked to confirm and did not in time are left out; --expired lists them.
+    Payments that the customer did not confirm in time are left out; --expired lists them.
 
     \b
       paywitness ops list --review --csv > review.csv
@@ -98,7 +98,7 @@ def list_operations(
 
 
 def _all_pages(client: AdminClient, query: list[tuple[str, str]], limit: int | None) -> list[dict[str, Any]]:
-    """The page that was asked for, or all of them."""
+    """At most `limit` rows. Without a limit, the rows of all pages, up to _CSV_ROWS_MAX."""
     rows: list[dict[str, Any]] = []
     following: str | None = None
     while len(rows) < (limit or _CSV_ROWS_MAX):
@@ -109,7 +109,7 @@ def _all_pages(client: AdminClient, query: list[tuple[str, str]], limit: int | N
             return rows
     if limit is None:
         click.echo(
-            f"There are more than {_CSV_ROWS_MAX}: narrow the list, or go on with --before {following}", err=True
+            f"There are more than {_CSV_ROWS_MAX}: narrow the list, or continue with --before {following}", err=True
         )
     return rows[:limit]
 
@@ -122,18 +122,18 @@ def _page(client: AdminClient, query: list[tuple[str, str]], limit: int, before:
 
 @ops.command("show", epilog=EPILOG)
 @click.argument("name", metavar="ID")
-@click.option("--provider", help="Whose payment it is, if several providers know one of this name.")
-@click.option("--leases", "with_leases", is_flag=True, help="Also the changes that say only which sidecar holds it.")
+@click.option("--provider", help="The payment's provider, if several providers know a payment of this name.")
+@click.option("--leases", "with_leases", is_flag=True, help="Also changes of the lease only.")
 @admin_options
 def show(
     admin: str, token: str | None, home: Path, as_json: bool, name: str, provider: str | None, with_leases: bool
 ) -> None:
-    """Show an operation, a payment or a purchase, and what happened to it.
+    """Show an operation, a payment or a purchase, and its timeline.
 
     ID is an operation's id, the provider's name for a payment (ch_..., pi_...), or the order's number. The first line
-    answers "was it charged?", or what stands. The timeline tells every attempt: how far it got, what came back, what
-    was made of it, and what was decided because of which rule; and what people did, and why. Of a payment it is one
-    timeline of all its steps, captures, refunds and voids.
+    answers "was it charged?", or shows the balance. The timeline shows every attempt: its last phase, the response or
+    fault, the result class, and the decision with the rule that made it. It also shows what operators did, and why. The
+    timeline of a payment covers all its steps, captures, refunds and voids.
     """
     client = client_for(admin, token, home)
     if name.startswith(OPERATION_ID_PREFIX):
@@ -151,18 +151,18 @@ def show(
         _print(payment, lambda: print_payment(payment, with_leases=with_leases), as_json=as_json)
         return
     if name.startswith(OPERATION_ID_PREFIX):
-        call_admin(lambda: client.operation(name))  # says that there is none
+        call_admin(lambda: client.operation(name))  # exits with the message that there is none
     intent = call_admin(lambda: client.intent(name))
     if not intent["operations"] and not intent["payments"] and not intent["why_not"]:
         raise click.ClickException(
-            "The journal knows no operation, payment or order of this name. `paywitness ops list` shows what it holds; "
-            "what has ended leaves it after a while."
+            "The journal knows no operation, payment or order of this name. `paywitness ops list` shows its "
+            "operations. Ended ones leave the journal after a while."
         )
     _print(intent, lambda: print_intent(intent, with_leases=with_leases), as_json=as_json)
 
 
 def _known(request: Callable[[], AdminResponse]) -> AdminResponse | None:
-    """The answer, or None if there is no such thing."""
+    """The reply, or None for a 404."""
     try:
         return request()
     except AdminRefused as error:

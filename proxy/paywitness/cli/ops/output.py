@@ -1,7 +1,7 @@
 """How `paywitness ops` prints: tables for wide terminals, two lines for narrow ones, the timeline of one operation,
 CSV.
 
-A key or a reference is somebody else's text: it never controls the terminal, and a spreadsheet never runs it.
+Keys and references are foreign text. They must not control the terminal, and a spreadsheet must not run them.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from paywitness.cli.ops.text import moment, moment_ahead, numbers, text_of, word
 from paywitness.cli.ops.timeline import print_timeline
 from paywitness.telemetry.logs import printable
 
-_PIPE_COLUMNS = 200  # little is folded where nobody looks at a screen
-_TABLE_COLUMNS_MIN = 120  # below it a table folds its cells beyond reading
+_PIPE_COLUMNS = 200  # a pipe has no width; fold little
+_TABLE_COLUMNS_MIN = 120  # on a narrower terminal a table folds its cells beyond reading
 
-# What a person should see first. What ended without effect needs no colour.
+# Colours for outcomes that a person should see first. An operation that ended without effect gets none.
 _COLOURS = {"succeeded": "green", "unknown": "bold yellow", "pending": "cyan", "in_flight": "cyan"}
 
 
@@ -35,7 +35,8 @@ def console() -> Console:
 
 
 def print_json(found: dict[str, Any]) -> None:
-    click.echo(json.dumps(found, indent=2, ensure_ascii=True))  # escaped: what a provider wrote commands no terminal
+    # escaped: text of a provider must not control the terminal
+    click.echo(json.dumps(found, indent=2, ensure_ascii=True))
 
 
 def print_list(found: dict[str, Any], *, narrowed: bool) -> None:
@@ -83,7 +84,7 @@ def _verdict_cell(row: dict[str, Any]) -> Text:
 def print_operation(
     found: dict[str, Any], payment: dict[str, Any] | None = None, *, now: float, with_leases: bool = False
 ) -> None:
-    """An operation. If others act on the same payment, the timeline is that of all of them."""
+    """An operation. If its payment has other operations, the timeline covers all of them."""
     screen = console()
     screen.print(Text.assemble(text_of(found["id"]), " ", text_of(found["verdict"], _colour(found))))
     _print_facts(screen, _facts(found, now))
@@ -141,7 +142,7 @@ def _print_facts(screen: Console, lines: Iterable[tuple[str, str]]) -> None:
 
 
 def _payment_facts(payment: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """The balance. A number that is not known is said to be unknown."""
+    """The balance. An unknown number is printed as unknown."""
 
     def amount(text: str | None) -> str:
         return "unknown" if text is None else f"{text} {payment['currency']}"
@@ -174,7 +175,7 @@ def _print_operations(screen: Console, operations: list[dict[str, Any]]) -> None
 
 
 def _facts(found: dict[str, Any], now: float) -> Iterator[tuple[str, str]]:
-    """What is worth a line, leaving out what is not known."""
+    """The facts that are known about an operation, each for one line."""
     amount = f"{found['amount']} {found['currency']}" if found["amount"] else None
     doubt = f", in doubt: {numbers(found['doubt'])}" if found["doubt"] else ""
     under_way = ", one under way" if found["attempt_under_way"] else ""
@@ -194,8 +195,8 @@ def _facts(found: dict[str, Any], now: float) -> Iterator[tuple[str, str]]:
         ("attempts", f"{found['attempts']}{doubt}{under_way}"),
         ("read as", words(found["reading"]) if found["reading"] else None),
         ("because", found["because"]),
-        ("stands for", _first_route(found)),
-        ("stood for by", found.get("fallback_to")),
+        ("fallback for", _first_route(found)),
+        ("fell back to", found.get("fallback_to")),
         ("customer advice", words(found["advice"])),
         ("incident", words(found["incident"]) if found["incident"] else None),
         ("other amount", _other_amount(found.get("other_payment"))),
@@ -213,7 +214,7 @@ def _facts(found: dict[str, Any], now: float) -> Iterator[tuple[str, str]]:
 
 
 def _inquiry(inquiry: dict[str, Any] | None, now: float) -> str | None:
-    """Where it stands in its schedule: 3 of 8, gives up at 2026-01-31 12:00:00 (in 5 h)."""
+    """The next inquiry and the end of the schedule: 3 of 8, gives up at 2026-01-31 12:00:00 (in 5 h)."""
     if inquiry is None:
         return None
     return f"{inquiry['next']} of {inquiry['of']}, gives up at {moment_ahead(inquiry['gives_up_at'], now)}"
@@ -224,14 +225,15 @@ def _other_amount(other: dict[str, Any] | None) -> str | None:
 
 
 def _other_payment(other: dict[str, Any] | None) -> str | None:
-    """What the incident is with: its operation, its reference, its provider."""
+    """The other side of the incident: its operation, its reference, its provider."""
     if not other or not (other["operation"] or other["reference"]):
         return None
     return " ".join(part for part in (other["operation"], other["reference"], "at", other["provider"]) if part)
 
 
 def _first_route(found: dict[str, Any]) -> str | None:
-    """What a fallback stands for. Those of an earlier release do not say where that was, nor why it ended."""
+    """The operation that this fallback replaces. Fallbacks of an earlier release do not name its route, nor why it
+    ended."""
     first: str | None = found.get("fallback_of")
     if first is None or not found.get("fallback_from"):
         return first
@@ -263,12 +265,12 @@ CSV_COLUMNS = (
     "next_check_at",
     "dashboard",
 )
-# What makes a spreadsheet take a cell for a formula. A key or reference is somebody else's text.
+# A spreadsheet takes a cell that starts so for a formula. Keys and references are foreign text.
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def csv_of(operations: Iterable[dict[str, Any]]) -> str:
-    """The rows with their heading, as RFC 4180 has them."""
+    """The rows with a heading, in the format of RFC 4180."""
     written = io.StringIO()
     writer = csv.writer(written)
     writer.writerow(CSV_COLUMNS)

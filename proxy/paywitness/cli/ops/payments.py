@@ -1,4 +1,4 @@
-"""`paywitness ops adopt | not-paid | balance`: what a person makes a payment say. None of them moves money."""
+"""`paywitness ops adopt | not-paid | balance`: an operator imports or corrects a payment. None of them moves money."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NUMBERS = ("authorised", "captured", "refunded", "voided", "disputed")
 
 @click.command(epilog=EPILOG)
 @click.argument("reference")
-@click.option("--provider", required=True, help="Whose payment it is.")
+@click.option("--provider", required=True, help="The payment's provider.")
 @click.option("--account", default="", metavar="NAME", help="The account at the provider, as callers name it.")
 @click.option("--reason", required=True, help="Why: kept with the payment.")
 @click.option("--actor", default=actor_of_session, show_default="you ($USER)", help="Who does it.")
@@ -25,8 +25,9 @@ _NUMBERS = ("authorised", "captured", "refunded", "voided", "disputed")
 def adopt(admin: str, token: str | None, home: Path, as_json: bool, **command: str) -> None:
     """Import a payment that did not come through here.
 
-    The provider is asked for REFERENCE, its own name for the payment. What it shows becomes the balance, so that limits
-    hold for captures and refunds of it, and its purchase counts as paid. What it does not show stays unknown.
+    The sidecar inquires at the provider for REFERENCE, its own name for the payment. The response becomes the balance,
+    so that limits hold for captures and refunds of it, and its purchase counts as paid. Numbers that the response does
+    not show stay unknown.
 
     \b
       paywitness ops adopt ch_9Zx1 --provider acme --reason "paid by the old shop, ticket 4720"
@@ -42,17 +43,17 @@ def adopt(admin: str, token: str | None, home: Path, as_json: bool, **command: s
 
 @click.command("not-paid", epilog=EPILOG)
 @click.argument("payment")
-@click.option("--evidence", required=True, help="What was seen, and where. Mandatory.")
+@click.option("--evidence", required=True, help="What you saw, and in which place. Mandatory.")
 @click.option("--reason", required=True, help="Why: kept with the payment.")
 @click.option("--actor", default=actor_of_session, show_default="you ($USER)", help="Who does it.")
-@click.option("--provider", help="Whose payment it is, if several providers know one of this name.")
+@click.option("--provider", help="The payment's provider, if several providers know a payment of this name.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @admin_options
 def not_paid(admin: str, token: str | None, home: Path, as_json: bool, payment: str, yes: bool, **given: Any) -> None:
     """Declare that nobody has paid a payment, with the evidence.
 
-    PAYMENT is its id, or the provider's name for it. For one that the provider called "already done" and that no
-    inquiry could read: its purchase counts as paid until then. Afterwards the purchase may be paid: look twice.
+    PAYMENT is its id, or the provider's name for it. Use it if the provider called the payment "already done" and no
+    inquiry could read it: until then its purchase counts as paid. Afterwards the purchase may be paid: check it twice.
 
     \b
       paywitness ops not-paid ch_9Zx1 --reason "ticket 4722" \\
@@ -76,23 +77,23 @@ def not_paid(admin: str, token: str | None, home: Path, as_json: bool, payment: 
 
 @click.command(epilog=EPILOG)
 @click.argument("payment")
-@click.option("--authorised", metavar="AMOUNT", help="What was authorised, such as 25.00.")
-@click.option("--captured", metavar="AMOUNT", help="What was captured in all.")
-@click.option("--refunded", metavar="AMOUNT", help="What was refunded in all.")
-@click.option("--voided", metavar="AMOUNT", help="What was released without being captured.")
-@click.option("--disputed", metavar="AMOUNT", help="What is disputed.")
+@click.option("--authorised", metavar="AMOUNT", help="The amount authorised, such as 25.00.")
+@click.option("--captured", metavar="AMOUNT", help="The amount captured in all.")
+@click.option("--refunded", metavar="AMOUNT", help="The amount refunded in all.")
+@click.option("--voided", metavar="AMOUNT", help="The amount released without being captured.")
+@click.option("--disputed", metavar="AMOUNT", help="The amount in dispute.")
 @click.option("--currency", help="Needed only if the payment's is not known.")
-@click.option("--evidence", required=True, help="What was seen, and where. Mandatory.")
+@click.option("--evidence", required=True, help="What you saw, and in which place. Mandatory.")
 @click.option("--reason", required=True, help="Why: kept with the payment.")
 @click.option("--actor", default=actor_of_session, show_default="you ($USER)", help="Who does it.")
-@click.option("--provider", help="Whose payment it is, if several providers know one of this name.")
+@click.option("--provider", help="The payment's provider, if several providers know a payment of this name.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @admin_options
 def balance(admin: str, token: str | None, home: Path, as_json: bool, payment: str, yes: bool, **given: Any) -> None:
     """State numbers of a payment's balance, with the evidence.
 
-    PAYMENT is its id, or the provider's name for it. For a number that is unknown and that no inquiry shows. If all
-    that was captured is refunded, the purchase may be paid again: look twice.
+    PAYMENT is its id, or the provider's name for it. Use it for a number that is unknown and that no inquiry shows. If
+    you state that everything captured is refunded, the purchase may be paid again: check it twice.
 
     \b
       paywitness ops balance ch_9Zx1 --captured 10.00 --reason "ticket 4721" \\
@@ -123,6 +124,6 @@ def _confirm(*, as_json: bool) -> None:
     try:
         agreed = click.confirm("Go on?", err=as_json)
     except click.Abort:
-        raise click.ClickException("Nothing was done. Give --yes where nobody can be asked.") from None
+        raise click.ClickException("Nothing was done. Without a terminal, give --yes.") from None
     if not agreed:
         raise click.ClickException("Nothing was done.")

@@ -1,4 +1,4 @@
-"""Texts for a terminal: what somebody else wrote never controls it, and names and times are as people write them."""
+"""Texts for a terminal. Foreign text cannot control it, and names and times are printed as people write them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paywitness.telemetry.logs import printable
 
 
 def text_of(value: str, style: str = "") -> Text:
-    """As it is: no markup is read in it, and nothing in it commands the terminal."""
+    """The text as it is: no markup in it is read, and nothing in it controls the terminal."""
     return Text(printable(value), style=style)
 
 
@@ -24,11 +24,11 @@ def numbers(attempts: list[int]) -> str:
 
 
 def moment(iso: str) -> str:
-    """2026-01-31T12:00:00.123Z as people write it."""
+    """2026-01-31T12:00:00.123Z becomes 2026-01-31 12:00:00."""
     return iso[:19].replace("T", " ")
 
 
 def moment_ahead(iso: str, now: float) -> str:
-    """A moment, and how long it is until then: 2026-01-31 12:00:00 (in 2 h 5 min)."""
+    """A moment, and the time until then: 2026-01-31 12:00:00 (in 2 h 5 min)."""
     ahead_s = datetime.fromisoformat(iso).timestamp() - now
     return f"{moment(iso)} (in {duration_text(ahead_s)})" if ahead_s >= 1 else f"{moment(iso)} (now)"

@@ -1,4 +1,4 @@
-"""How `paywitness ops show` prints a timeline: what happened, what was seen, what was decided, and why."""
+"""How `paywitness ops show` prints a timeline: each change with its evidence, its decision and the reason."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paywitness.core.timeline_words import duration_text
 
 
 def print_timeline(screen: Console, timeline: list[dict[str, Any]], *, with_leases: bool = False) -> None:
-    """Oldest first. Changes that say only who holds an operation are left out, if nobody asks for them."""
+    """The entries, oldest first. Changes of the lease only are left out unless `with_leases` is set."""
     screen.print("\nTimeline (UTC)")
     for entry in timeline:
         if entry.get("lease_only") and not with_leases:
@@ -51,13 +51,13 @@ def _details(entry: dict[str, Any]) -> Iterator[str]:
     if decision is not None and not entry["actor"]:
         delay = f" after {duration_text(decision['delay_s'])}" if decision["delay_s"] else ""
         yield f"decided: {words(decision['action'])}{delay}, because {decision['because']}"
-    yield from _other_routes(entry.get("fallback"))  # a sidecar of an earlier release does not tell
+    yield from _other_routes(entry.get("fallback"))  # a sidecar of an earlier release does not send it
     if entry["note"]:
         yield f"{'reason' if entry['actor'] else 'note'}: {entry['note']}"
 
 
 def _other_routes(choice: dict[str, Any] | None) -> Iterator[str]:
-    """Which other routes there were when it ended without effect, and why each was taken or not."""
+    """The routes that were considered after an end without effect, each with its verdict."""
     if choice is None:
         return
     tried = f"{choice['attempts']} attempts" if choice["attempts"] != 1 else "1 attempt"
@@ -67,7 +67,7 @@ def _other_routes(choice: dict[str, Any] | None) -> Iterator[str]:
 
 
 def _attempt_lines(attempt: dict[str, Any]) -> Iterator[str]:
-    answer = f"answered {attempt['status_code']}" if attempt["status_code"] else "no whole answer"
+    answer = f"answered {attempt['status_code']}" if attempt["status_code"] else "no whole response"
     fault = f", {words(attempt['fault'])}" if attempt["fault"] else ""
     reach = f"reached {attempt['phase']}, {attempt['bytes_written']} bytes written"
     took = duration_text(attempt["duration_ms"] / 1000)
@@ -82,5 +82,5 @@ def _meaning(evidence: dict[str, Any]) -> str:
 
 
 def _shown_amount(evidence: dict[str, Any]) -> str:
-    """The amount that was shown in the place of the one that was asked for."""
+    """The amount in the response, if it differs from the requested one."""
     return f", shows {evidence['shown_amount']}" if evidence.get("shown_amount") else ""

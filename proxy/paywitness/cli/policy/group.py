@@ -30,19 +30,20 @@ from paywitness.tools.policy_test.case_runner import as_json as cases_as_json
 from paywitness.tools.policy_test.case_runner import report_lines, run_case_files
 
 # --- policy diff
-# `paywitness policy diff`: what an edit means, and what it would have changed.
+# `paywitness policy diff`: the effect of an edit on decisions, and on the operations of a journal.
 
 _EXIT_ERROR = 2
-_HELP = """Tell what an edit of a policy means: not which lines differ, but which decisions.
+_HELP = """Show what an edit of a policy changes: not which lines differ, but which decisions.
 
-OLD and NEW are two policy files or two directories of them. Told are the facts that differ (windows, keys, tries,
-timeouts, how doubt is asked about), rows and codes that were added, removed, moved or changed, and the cases of
-policies/tests/ that come to something else. Comments, order of keys and defaults written out are no difference.
+OLD and NEW are two policy files or two directories of them. The command shows the facts that differ (windows, keys,
+tries, timeouts, inquiries), rows and codes that were added, removed, moved or changed, and the cases of policies/tests/
+with another result. Comments, the order of keys and written-out defaults make no difference.
 
-With --against, the operations that a journal holds are replayed under both: which would have been retried, asked
-about, put in review, read or recognised otherwise, and how much money that is. The journal is only read; a sidecar may
-be at work on it. What cannot be replayed (an answer that is not kept, or that no key here opens) is counted, with the
-reason. Keys are taken as a sidecar takes them: PAYWITNESS_ENCRYPTION_KEYS, or the file beside a SQLite journal.
+With --against, it replays the operations of a journal under both policies. It counts those that would have been
+retried, inquired about, put in review, classified or recognised otherwise, and their money. It only reads the journal.
+A sidecar may use it at the same time. An operation that cannot be replayed (its response is not stored, or no key here
+opens it) is counted with the reason. Keys come from PAYWITNESS_ENCRYPTION_KEYS, or from the file beside a SQLite
+journal, as for a sidecar.
 
 \b
   git show HEAD:policies/stripe.yaml > /tmp/stripe.yaml
@@ -50,8 +51,8 @@ reason. Keys are taken as a sidecar takes them: PAYWITNESS_ENCRYPTION_KEYS, or t
   paywitness policy diff /tmp/stripe.yaml policies/stripe.yaml --against sqlite:///.paywitness/journal.db
 
 \b
-Exit code 0: no difference. 1: there are some; with --against, in what was recorded. 2: it could not be told.
-All of it: docs/policy-tools.md
+Exit code 0: no difference. 1: there are differences; with --against, in recorded operations. 2: the comparison failed.
+Details: docs/policy-tools.md
 """
 
 
@@ -65,9 +66,9 @@ All of it: docs/policy-tools.md
     default=100_000,
     show_default=True,
     type=click.IntRange(1, 100_000_000),
-    help="With --against: look at so many operations, newest first.",
+    help="With --against: the largest number of operations, newest first.",
 )
-@click.option("--json", "in_json", is_flag=True, help="For machines.")
+@click.option("--json", "in_json", is_flag=True, help="Print JSON.")
 def show_difference(old: Path, new: Path, against: str | None, limit: int, newest: int, in_json: bool) -> None:
     found: BacktestReport | None = None
     try:
@@ -84,7 +85,7 @@ def show_difference(old: Path, new: Path, against: str | None, limit: int, newes
         for line in diff_lines(diffs, limit):
             click.echo(printable(line))
     else:
-        click.echo(f"The policies differ in {summary(diffs)}; without --against they are told.")
+        click.echo(f"The policies differ in {summary(diffs)}; run it without --against to see them.")
         for line in backtest_lines(found, redacted_url(against)):
             click.echo(printable(line))
     if found.differing if found is not None else any(one.differs for one in diffs):
@@ -99,11 +100,11 @@ async def _run_backtest(diffs: list[ProviderDiff], journal: str, newest: int, ex
 
 # --- policy test
 
-_TEST_HELP = """Run the cases of policies: a request and what came of it in, what we make of it out.
+_TEST_HELP = """Run the cases of policies: each gives a request with its response or fault, and the expected decision.
 
-PATH is a policy, a directory of them, or a case file; `policies` where none is given. The cases of policies/acme.yaml
-stand in policies/tests/acme.yaml. A failing case is told with its file and line, what was expected and what came. What
-no case reaches (an operation, a row, a code of a table) is listed. Nothing is sent, and no journal is needed.
+PATH is a policy, a directory of them, or a case file; `policies` if none is given. The cases of policies/acme.yaml
+stand in policies/tests/acme.yaml. A failing case is shown with its file and line, the expected value and the actual
+one. Every operation, row and code of a table that no case reaches is listed. Nothing is sent, and no journal is needed.
 
 \b
 A case:
@@ -122,7 +123,7 @@ A flow, several calls in a row:
         - {request: {like: pay, headers: {Idempotency-Key: k2}, body: {note: b}}, expect: {sent: no, problem: guarded}}
 
 \b
-Exit code 1 where a case or a flow fails or a file cannot be read; with --strict also where a rule is not reached.
+Exit code 1 if a case or a flow fails or a file cannot be read; with --strict also if a rule is not reached.
   paywitness policy test policies/acme.yaml
   paywitness policy test --strict policies/
 All keys: docs/policy-tools.md
@@ -131,8 +132,8 @@ All keys: docs/policy-tools.md
 
 @click.command("test", help=_TEST_HELP)
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--strict", is_flag=True, help="Fail where a rule is not reached, or a policy has no cases.")
-@click.option("--json", "in_json", is_flag=True, help="For machines.")
+@click.option("--strict", is_flag=True, help="Fail if a rule is not reached, or a policy has no cases.")
+@click.option("--json", "in_json", is_flag=True, help="Print JSON.")
 def run_cases(paths: tuple[Path, ...], strict: bool, in_json: bool) -> None:
     found = run_case_files(paths or (Path("policies"),))
     if in_json:
@@ -152,15 +153,15 @@ _FAILURES = sorted(result_class.value for result_class in FAILURE_CLASSES)
 
 @click.group()
 def policy() -> None:
-    """Write policy files, check and test them, and ask what they decide.
+    """Write policy files, check and test them, and explain their decisions.
 
     \b
     On the way to a policy of your own:
-      paywitness policy new --openapi bank.yaml --output policies/bank.yaml     a beginning
-      paywitness policy check policies/bank.yaml                                what it says, and what is wrong with it
-      paywitness policy test policies/bank.yaml                                 what it makes of answers and faults
+      paywitness policy new --openapi bank.yaml --output policies/bank.yaml     a starting policy
+      paywitness policy check policies/bank.yaml                                its summary, and every problem in it
+      paywitness policy test policies/bank.yaml                                 its decisions about responses and faults
       paywitness policy explain --provider bank --operation sale --failure network_read_timeout
-      paywitness policy diff old.yaml policies/bank.yaml                        what an edit of it means
+      paywitness policy diff old.yaml policies/bank.yaml                        the effect of an edit
     """
 
 
@@ -169,7 +170,7 @@ def policy() -> None:
 def check(paths: tuple[Path, ...]) -> None:
     """Check policy files or directories: every problem at once, each with file:line:column.
 
-    Exit code 1 where something is wrong.
+    Exit code 1 if there is a problem.
 
     \b
     Example:
@@ -200,8 +201,8 @@ def _seconds(_: click.Context, __: click.Parameter, value: str | None) -> float 
     metavar="CLASS",
     help=f"Why the attempt did not succeed: {', '.join(_FAILURES)}.",
 )
-@click.option("--sent/--not-sent", default=True, help="Whether a byte may have left.  [default: sent]")
-@click.option("--tries", default=1, help="Tries made so far in this call.")
+@click.option("--sent/--not-sent", default=True, help="Whether the provider may have got a byte.  [default: sent]")
+@click.option("--tries", default=1, help="Attempts made so far in this call.")
 @click.option("--age", "age_s", default="1s", callback=_seconds, help="Since the first send.")
 @click.option("--time-left", "time_left_s", callback=_seconds, help="Until the caller's deadline.")
 @click.option("--background", is_flag=True, help="The caller has left.")
@@ -216,7 +217,7 @@ def explain_command(
     time_left_s: float | None,
     background: bool,
 ) -> None:
-    """Tell what would be decided for a failure, by which rule, and why the rules above that one did not apply.
+    """Show the decision for a failure, the rule that makes it, and why the rules above it do not apply.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`paywitness policy new` and `policy schema`: a starting policy, and what an editor needs to help with it."""
+"""`paywitness policy new` and `policy schema`: a starting policy, and a JSON Schema for editors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from paywitness.tools.policy_new.openapi import FILE_BYTES_MAX, NotOpenApi, draf
 
 _SCHEMA_HELP = """Print the JSON Schema (draft 2020-12) of a policy file, for editors.
 
-It gives completion, and marks unknown keys and words while you type. `policy check` says more, and is the judge.
+It gives completion, and marks unknown keys and words while you type. Only `policy check` finds every problem.
 
 \b
   paywitness policy schema > policies/schema.json
@@ -33,8 +33,8 @@ def print_schema() -> None:
 
 _NEW_HELP = """Write a starting policy, with comments that say what to verify.
 
-Without --provider and --openapi it asks. What it writes passes `policy check`, and is careful: as long as you have not
-filled in what the provider promises, nothing is sent again once a byte may have left.
+Without --provider and --openapi it asks questions. The policy that it writes passes `policy check`, and is careful: as
+long as you have not filled in what the provider promises, nothing is sent again once a byte may have left.
 
 \b
   paywitness policy new
@@ -68,20 +68,18 @@ def _call_options(command: click.Command) -> click.Command:
 
 
 @click.command("new", help=_NEW_HELP)
-@click.option("--provider", help="Its name: lower-case letters, digits and _.")
-@click.option("--upstream", help="Its address, such as https://api.bank.example.")
-@click.option(
-    "--body", type=click.Choice(["json", "form"]), help="How its request bodies are encoded.  [default: json]"
-)
-@click.option("--key", metavar="PLACE", help="Where it takes an idempotency key: header:NAME, body:PATH or none.")
-@click.option("--amount", help="Where a request carries the amount: a JMESPath expression, such as amount.value.")
+@click.option("--provider", help="The provider's name: lower-case letters, digits and _.")
+@click.option("--upstream", help="The provider's address, such as https://api.bank.example.")
+@click.option("--body", type=click.Choice(["json", "form"]), help="How request bodies are encoded.  [default: json]")
+@click.option("--key", metavar="PLACE", help="The place of the idempotency key: header:NAME, body:PATH or none.")
+@click.option("--amount", help="The amount in a request: a JMESPath expression, such as amount.value.")
 @click.option("--unit", type=click.Choice(["minor", "major"]), help="1099 is minor, 10.99 is major.  [default: minor]")
-@click.option("--currency", help="Where it carries the currency.")
-@click.option("--order", help="Where it names the purchase, such as metadata.order_id.")
-@click.option("--status", help="Where an answer says how it stands.  [default: status]")
-@click.option("--paid", help="What stands there when it is paid.  [default: succeeded]")
-@click.option("--openapi", type=click.Path(path_type=Path), help="Read the calls out of this OpenAPI file.")
-@click.option("--output", type=click.Path(path_type=Path), help="Write it there; a file that exists is left alone.")
+@click.option("--currency", help="The currency in a request.")
+@click.option("--order", help="The order's id in a request, such as metadata.order_id.")
+@click.option("--status", help="The status in a response.  [default: status]")
+@click.option("--paid", help="The status of a paid payment.  [default: succeeded]")
+@click.option("--openapi", type=click.Path(path_type=Path), help="Take the calls from this OpenAPI file.")
+@click.option("--output", type=click.Path(path_type=Path), help="Write the policy there, unless the file exists.")
 def new(openapi: Path | None, output: Path | None, **given: str | None) -> None:
     if output is not None and output.exists():
         raise click.ClickException(f"{output} exists; name another file, or move it away")
@@ -93,7 +91,7 @@ def new(openapi: Path | None, output: Path | None, **given: str | None) -> None:
     try:
         compile_content(text.encode(), f"{draft.provider}.yaml")
     except PolicyError as error:
-        raise click.ClickException("\n  ".join(("these answers do not make a policy:", *error.problems))) from None
+        raise click.ClickException("\n  ".join(("these values do not make a policy:", *error.problems))) from None
     if output is None:
         click.echo(text, nl=False)
         return
@@ -127,23 +125,23 @@ def _from_openapi(path: Path, given: dict[str, str | None]) -> Draft:
 
 
 def _prompted(given: dict[str, str | None]) -> dict[str, str | None]:
-    """What was not given, asked for."""
-    click.echo("A policy for which provider? Ctrl-C ends; nothing is written before the end.", err=True)
+    """The options, and the user's input for those that are missing."""
+    click.echo("A policy for which provider? Ctrl-C stops without writing anything.", err=True)
 
     def prompt(name: str, question: str, default: str | None = None) -> None:
         if not given[name]:
             given[name] = click.prompt(question, default=default, err=True) or None
 
-    prompt("provider", "Its name (lower-case letters, digits and _)")
-    prompt("upstream", "Its address (https://...)")
+    prompt("provider", "The provider's name (lower-case letters, digits and _)")
+    prompt("upstream", "The provider's address (https://...)")
     prompt("pay", "The call that makes a payment", "POST /v1/payments")
     prompt("refund", "The call that makes a refund (empty: none)", "")
-    prompt("key", "Where it takes an idempotency key (header:NAME, body:PATH or none)", "header:Idempotency-Key")
-    prompt("amount", "Where a request carries the amount", "amount")
-    prompt("unit", "In minor units (1099) or major ones (10.99)", "minor")
-    prompt("currency", "Where it carries the currency", "currency")
-    prompt("status", "Where an answer says how it stands", "status")
-    prompt("paid", "What stands there when it is paid", "succeeded")
+    prompt("key", "The place of the idempotency key (header:NAME, body:PATH or none)", "header:Idempotency-Key")
+    prompt("amount", "The amount in a request", "amount")
+    prompt("unit", "Amounts in minor units (1099) or major ones (10.99)", "minor")
+    prompt("currency", "The currency in a request", "currency")
+    prompt("status", "The status in a response", "status")
+    prompt("paid", "The status of a paid payment", "succeeded")
     return given
 
 

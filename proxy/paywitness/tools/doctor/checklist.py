@@ -19,7 +19,7 @@ from paywitness.tools.doctor.sqlite_checks import directory_findings, sqlite_fin
 async def run_checks(
     settings: Settings, environment: Mapping[str, str], *, clock: Clock, progress: ProgressWriter
 ) -> DoctorReport:
-    """One check after the other. `progress` is told what is slow."""
+    """Run one check after the other. `progress` gets a line about each slow one."""
     runner = CheckRunner(clock, progress)
     await runner.check_in_thread("machine", machine_findings)
     await runner.check_in_thread("ports", lambda: port_findings(settings))
@@ -34,7 +34,7 @@ async def run_checks(
 
 
 def invalid_settings_report(error: SettingsError) -> DoctorReport:
-    """The report where the options themselves cannot be used."""
+    """The report if the options themselves are not valid."""
     return DoctorReport(
         (unfit("settings", str(error), "a start is refused", "Correct it; see `paywitness run --help`"),)
     )
@@ -80,6 +80,6 @@ def _redis_address(url: str, component: str, runner: CheckRunner) -> RedisTarget
 
 
 def _bad_url(url: str, component: str, error: SettingsError) -> DoctorFinding:
-    # A password with a slash in it is taken for a port, and the error would quote it.
+    # A password with a slash in it is parsed as a port, and the error would quote it.
     cause = str(error.__cause__ or error) if "@" not in url else "a user or password must be percent-encoded"
     return unfit(f"{component} URL", f"it cannot be used: {cause}", "a start is refused", f"Correct --{component}")

@@ -1,4 +1,4 @@
-"""The machine: its clock, its limits, what makes us faster, and the ports."""
+"""Checks of the machine: its clock, its limits, optional faster libraries, and the ports."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from paywitness.option_defaults import Address, Settings
 from paywitness.tools.doctor.redis_checks import is_loopback
 from paywitness.tools.doctor.runner import DoctorFinding, ok, unfit, warning
 
-_FILES_MIN = 4096  # a thousand calls under way are two connections each, and as many again that idle
+_FILES_MIN = 4096  # a thousand calls under way need two connections each, and as many may idle
 _PROBE_TIMEOUT_S = 0.7
 _RESPONSE_BYTES_MAX = 65_536
-# What only we answer, and how it is known: by listener.
+# By listener: a path that only Paywitness serves. The probe recognises one of our sidecars by it.
 _PROBE_PATHS = {
     "listen": "/paywitness/operations/doctor",
     "admin": "/healthz",
@@ -62,7 +62,7 @@ def _port_finding(name: str, address: Address) -> Iterator[DoctorFinding]:
     if problem is None:
         yield ok(subject, f"{address} is free")
     elif problem.errno == errno.EADDRINUSE and _is_paywitness(name, address):
-        yield ok(subject, f"{address}: a sidecar answers there already; a second one needs another address")
+        yield ok(subject, f"{address}: a sidecar runs there already; a second one needs another address")
     elif problem.errno == errno.EADDRINUSE:
         found = f"{address} is in use, and not by a sidecar"
         yield unfit(subject, found, "a start is refused", f"Stop what listens there (ss -ltnp), or change --{name}")
@@ -70,12 +70,12 @@ def _port_finding(name: str, address: Address) -> Iterator[DoctorFinding]:
         found = f"{address} cannot be listened on ({problem.strerror or problem})"
         yield unfit(subject, found, "a start is refused", f"Change --{name}")
     if name != "webhooks" and not is_loopback(address.host):  # webhooks may be public: they are signed
-        why = "whoever reaches it may use it, and nothing is encrypted"
+        why = "anybody who reaches it may use it, and nothing is encrypted"
         yield warning(subject, f"{address} is open to the network", why, "Use 127.0.0.1, or guard it with a firewall")
 
 
 def _bind_error(address: Address) -> OSError | None:
-    """Bound as a server would, for a moment, without listening."""
+    """The error of binding the address, or None. It binds as a server would, for a moment, and does not listen."""
     try:
         family, kind, protocol, _, socket_address = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -1,4 +1,4 @@
-"""The policies: whether they load, whether they only observe, and the variables that they name."""
+"""The policies: whether they load, whether they are in shadow mode, and the variables that they name."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from paywitness.policy.compile import CompiledFile
 from paywitness.tools.doctor.runner import DoctorFinding, ok, unfit, warning
 
 _PROBLEMS_SHOWN = 20
-_START_REFUSED = "a start is refused, and a reload is not taken"
+_START_REFUSED = "a start is refused, and a reload keeps the old policies"
 
 
 def policy_findings(settings: Settings, environment: Mapping[str, str]) -> Iterator[DoctorFinding]:
-    """As a start would read them."""
+    """The policies as a start would read them."""
     check = f"paywitness policy check {settings.policies}"
     compiled, problems = _compiled(settings)
     for problem in problems[:_PROBLEMS_SHOWN]:
-        yield unfit("policies", problem, _START_REFUSED, f"Correct it; `{check}` tells more")
+        yield unfit("policies", problem, _START_REFUSED, f"Correct it; `{check}` shows more")
     if len(problems) > _PROBLEMS_SHOWN:
         yield unfit("policies", f"{len(problems) - _PROBLEMS_SHOWN} more problems", _START_REFUSED, f"See `{check}`")
     if not problems:
@@ -31,7 +31,7 @@ def policy_findings(settings: Settings, environment: Mapping[str, str]) -> Itera
     warnings = sum(len(found.warnings) for found in compiled)
     if warnings:
         text = "1 warning" if warnings == 1 else f"{warnings} warnings"
-        yield warning("policies", text, "a file may mean something else than its author", f"Read them: `{check}`")
+        yield warning("policies", text, "a file may mean something else than its author meant", f"Read them: `{check}`")
     for found in compiled:
         yield from _provider_findings(found.provider, settings, environment)
 
@@ -58,13 +58,13 @@ def _provider_findings(
 ) -> Iterator[DoctorFinding]:
     subject = f"policy {provider.name}"
     if provider.observe:
-        why = "its calls pass as they came: nothing is journalled, tried again or kept from being paid twice"
-        yield warning(subject, "mode: observe", why, "Take it out once its counts are what you expect")
+        why = "its calls pass unchanged: nothing is journalled, retried or guarded against paying twice"
+        yield warning(subject, "mode: observe", why, "Remove it when its counts are as you expect")
     yield from _webhook_findings(subject, provider, settings, environment)
     unset = [name for name in _credential_names(provider) if not environment.get(name)]
     if unset:
-        why = "once the callers' own credentials end, doubt cannot be resolved by asking"
-        yield warning(subject, f"{', '.join(unset)} not set", why, "Set it, or take it out of `credentials`")
+        why = "once the callers' own credentials end, an inquiry cannot resolve an unknown outcome"
+        yield warning(subject, f"{', '.join(unset)} not set", why, "Set it, or remove it from `credentials`")
 
 
 def _webhook_findings(
@@ -73,7 +73,7 @@ def _webhook_findings(
     if provider.webhook_rules is None:
         return
     if settings.webhooks is None:
-        yield ok(subject, "its webhooks are not listened to: --webhooks is off")
+        yield ok(subject, "its webhooks are not received: --webhooks is off")
         return
     for account, names in provider.webhook_rules.secrets.items():
         of_whom = f"webhooks of account {account}" if account else "webhooks"
@@ -88,7 +88,7 @@ def _webhook_findings(
 
 
 def _credential_names(provider: Provider) -> list[str]:
-    """Variables, each once."""
+    """The variables of its credentials, each once."""
     names: dict[str, None] = {}
     for policy in provider.policies:
         names.update((variable, None) for account in policy.accounts.named for variable in account.variables)

@@ -1,6 +1,6 @@
-"""A Redis: whether it can be reached, and whether it may hold what it is given. A journal asks more than limits do.
+"""A Redis: whether it can be reached, and whether it is safe for a journal or for limits. A journal needs more.
 
-Looks on a connection of its own, made as the journal makes its own. All it writes is one key that goes by itself.
+The checks use a connection of their own, made as the journal makes its own. They write only one key, which expires.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from paywitness.redis.url import RedisTarget
 from paywitness.tools.doctor.runner import CheckRunner, DoctorFinding, ok, run_in_daemon_thread, unfit, warning
 
 # --- INFO and CONFIG
-# What a Redis says of itself (INFO, CONFIG), judged. Pure: facts in, findings out.
+# Judgements on the facts of INFO and CONFIG. Pure: facts in, findings out.
 
 CONFIGURATION = ("appendonly", "appendfsync", "save", "maxmemory-policy", "maxmemory", "min-replicas-to-write")
 
-_VERSION_MIN = (7, 0)  # as the journal asks for when it is opened
-_FULL_WARN, _FULL_UNFIT = 0.80, 0.95  # of its memory
+_VERSION_MIN = (7, 0)  # the journal requires the same when it is opened
+_FULL_WARN, _FULL_UNFIT = 0.80, 0.95  # of the memory limit
 _MIB = 1 << 20
 
 Facts = dict[str, str]
 
 
 def _online_replicas(info: Facts) -> int:
-    """Those that are connected and filled."""
+    """The replicas that are connected and synchronised."""
     reported = (info.get(f"slave{number}", "") for number in range(_number(info, "connected_slaves")))
     return sum("state=online" in replica for replica in reported)
 
@@ -56,16 +56,16 @@ def journal_findings(info: Facts, configured: Facts | str, address: RedisTarget)
 
 
 def limits_findings(info: Facts, *, cluster: bool) -> Iterator[DoctorFinding]:
-    """Budgets and circuits are forgotten without harm: persistence and eviction do not matter."""
+    """Persistence and eviction are not checked: budgets and circuits may be lost without harm."""
     yield _version("limits", info)
     enabled = info.get("cluster_enabled") == "1"
     if enabled == cluster:
         yield ok("limits mode", "a Redis Cluster" if cluster else "one primary")
     elif enabled:
-        why = "half of the keys are elsewhere"
+        why = "other nodes hold most of the keys"
         yield unfit("limits mode", "it is a Redis Cluster", why, "Write --limits redis+cluster://...")
     else:
-        why = "its client asks for slots that it does not have"
+        why = "a cluster client needs slots, and it has none"
         yield unfit("limits mode", "it is no Redis Cluster", why, "Write --limits redis://...")
     if not cluster and info.get("role", "master") != "master":
         yield unfit("limits role", "it is a replica", "it takes no writes", "Name the primary, or its sentinels")
@@ -89,7 +89,7 @@ def _version(component: str, info: Facts) -> DoctorFinding:
 
 def _one_primary(info: Facts) -> Iterator[DoctorFinding]:
     if info.get("cluster_enabled") == "1" or info.get("redis_mode") == "cluster":
-        why = "a step touches keys that a cluster would scatter"
+        why = "a step uses keys that a cluster would spread over nodes"
         yield unfit("journal mode", "it is a Redis Cluster", why, "Use one primary, with replicas and sentinels")
     elif info.get("role") != "master":
         yield unfit("journal mode", "it is a replica", "it takes no writes", "Name the primary, or its sentinels")
@@ -100,16 +100,18 @@ def _one_primary(info: Facts) -> Iterator[DoctorFinding]:
 def _asserted_persistence(info: Facts, refusal: str, address: RedisTarget) -> Iterator[DoctorFinding]:
     subject = "journal persistence"
     if not address.persistence_asserted:
-        why = "nobody can look at persistence and eviction, and a start is refused"
-        remedy = "Make sure of both by other means, then add ?assert_persistence=yes to the URL; or allow CONFIG GET"
+        why = "persistence and eviction cannot be checked, and a start is refused"
+        remedy = "Check both by other means, then add ?assert_persistence=yes to the URL; or allow CONFIG GET"
         yield unfit(subject, f"CONFIG is forbidden ({refusal})", why, remedy)
         return
-    why = "nobody has looked at persistence and eviction"
-    remedy = "Look again whenever the plan at its provider changes"
-    yield warning(subject, "CONFIG is forbidden; assert_persistence=yes is the operator's word", why, remedy)
+    why = "persistence and eviction were not checked"
+    remedy = "Check both again when the plan at its provider changes"
+    yield warning(
+        subject, "CONFIG is forbidden; the operator vouches for both with assert_persistence=yes", why, remedy
+    )
     if info.get("aof_enabled") == "0":
-        why = "unless it is durable otherwise, it forgets acknowledged writes when it stops"
-        yield warning(subject, "INFO says that it keeps no append-only file", why, "Make sure of it")
+        why = "unless it is durable in another way, it loses acknowledged writes when it stops"
+        yield warning(subject, "INFO shows no append-only file", why, "Check its durability")
     policy = info.get("maxmemory_policy")
     if policy is not None:
         yield _eviction(policy)
@@ -119,41 +121,41 @@ def _persistence(configured: Facts) -> Iterator[DoctorFinding]:
     subject, fsync = "journal persistence", configured.get("appendfsync", "unknown")
     if configured.get("appendonly") != "yes":
         snapshots = f"save is `{configured.get('save')}`" if configured.get("save") else "it makes no snapshots either"
-        why = "it forgets acknowledged payments when it stops"
+        why = "it loses acknowledged payments when it stops"
         remedy = "Set `appendonly yes` (CONFIG SET, and in redis.conf)"
         yield unfit(subject, f"appendonly is no, {snapshots}", why, remedy)
         return
     if fsync == "always":
         yield ok(subject, "appendonly yes, appendfsync always")
     elif fsync == "everysec":
-        why = "a loss of power loses up to two seconds; so does a killed Redis while its disk is slow"
-        remedy = "Have a replica on another machine (we wait for it before a send), or set `appendfsync always`"
+        why = "a power failure loses up to two seconds; so does a killed Redis with a slow disk"
+        remedy = "Add a replica on another machine (we wait for it before a send), or set `appendfsync always`"
         yield warning(subject, "appendonly yes, appendfsync everysec", why, remedy)
     else:
-        why = "a loss of power loses what the system had not written, half a minute perhaps"
+        why = "a power failure loses everything that the system had not yet written, perhaps half a minute"
         yield unfit(subject, f"appendonly yes, appendfsync {fsync}", why, "Set `appendfsync everysec` or `always`")
     if configured.get("save"):
-        yield ok("journal snapshots", f"save is `{configured['save']}`", "the append-only file is what counts")
+        yield ok("journal snapshots", f"save is `{configured['save']}`", "only the append-only file counts")
 
 
 def _eviction(policy: str) -> DoctorFinding:
     if policy == "noeviction":
         return ok("journal eviction", "maxmemory-policy noeviction")
-    why = "with its memory full it throws payments away, and they would be made again"
+    why = "if its memory is full, it deletes payments, and they could be made again"
     remedy = "Set `maxmemory-policy noeviction` (CONFIG SET, and in redis.conf)"
     return unfit("journal eviction", f"maxmemory-policy {policy or 'unknown'}", why, remedy)
 
 
 def _disk(info: Facts) -> Iterator[DoctorFinding]:
-    """What Redis says of its own writing. Snapshots that fail stop writes too, by its default."""
+    """Failed writes that Redis reports. By default a failed snapshot stops writes, too."""
     for name, what in (
         ("aof_last_write_status", "append-only file"),
         ("rdb_last_bgsave_status", "last snapshot"),
         ("aof_last_bgrewrite_status", "last rewrite of the append-only file"),
     ):
         if info.get(name, "ok") != "ok":
-            why = "with a failing disk it takes no writes"
-            yield unfit("journal disk", f"its {what} failed ({name})", why, "Look at its log and at its disk")
+            why = "with a failing disk it refuses writes"
+            yield unfit("journal disk", f"its {what} failed ({name})", why, "Check its log and its disk")
 
 
 def _memory(info: Facts) -> DoctorFinding:
@@ -168,7 +170,7 @@ def _memory(info: Facts) -> DoctorFinding:
         return ok(subject, found)
     make_finding = unfit if share > _FULL_UNFIT else warning
     return make_finding(
-        subject, found, "when it is full no payment is taken", "Raise maxmemory, or shorten --retention"
+        subject, found, "when it is full, no payment is accepted", "Raise maxmemory, or shorten --retention"
     )
 
 
@@ -180,11 +182,11 @@ def _replicas(connected: int, wanted_by_redis: str, address: RedisTarget) -> Doc
         found += f", replicas={address.replicas} in the URL"
         needed = max(needed, address.replicas)
     if connected < needed:
-        why = "fewer than are asked for: nothing would be sent"
-        return unfit(subject, found, why, "Start the replicas, or ask for fewer")
+        why = "fewer than required: nothing would be sent"
+        return unfit(subject, found, why, "Start the replicas, or require fewer")
     if not connected and address.replicas is None:
-        why = "a machine that is lost takes the journal with it"
-        return warning(subject, found, why, "Give it a replica on another machine: we then wait for it before a send")
+        why = "if its machine is lost, the journal is lost"
+        return warning(subject, found, why, "Add a replica on another machine; we then wait for it before a send")
     return ok(subject, found)
 
 
@@ -196,16 +198,16 @@ def _number(info: Facts, name: str) -> int:
 # --- Checks
 
 _ROUNDS = 100
-_ROUNDS_S = 1.0  # a slow one is known to be slow before the hundredth round
-_SLOW_MS = 5.0  # a call makes at least two round trips before its answer leaves
+_ROUNDS_S = 1.0  # a slow Redis shows within fewer rounds
+_SLOW_MS = 5.0  # a call makes at least two round trips before its reply
 _CLOCK_WARN_S = 1.0
-_SCRIPT = "redis.call('SET', KEYS[1], '1', 'PX', 10000) return 1"  # ms: it goes by itself
-_SCRIPT_WITHOUT_KEYS = "return 1"  # of a cluster, a node holds some keys only
+_SCRIPT = "redis.call('SET', KEYS[1], '1', 'PX', 10000) return 1"  # ms, then it expires
+_SCRIPT_WITHOUT_KEYS = "return 1"  # a node of a cluster holds only some keys
 
 
 @dataclass(frozen=True, slots=True)
 class RedisPurpose:
-    """What the Redis is for."""
+    """The purpose that a Redis is checked for: journal or limits."""
 
     component: str  # "journal", "limits"
     address: RedisTarget
@@ -218,7 +220,7 @@ class RedisPurpose:
 
 
 async def check_redis(purpose: RedisPurpose, runner: CheckRunner) -> None:
-    """All checks, one after the other, on one connection; the rest is left out once it does not answer."""
+    """Run all checks in order on one connection. If one ends without a reply, the rest is skipped."""
     opened: list[Connection] = []
 
     async def connect() -> list[DoctorFinding]:
@@ -236,24 +238,25 @@ async def check_redis(purpose: RedisPurpose, runner: CheckRunner) -> None:
     try:
         for name, check in redis_checks.checks():
             if not await runner.check(f"{purpose.component} {name}", redis_checks.errors_as_findings(name, check)):
-                return  # what comes next on this connection could be an answer to what was asked before
+                return  # the next reply on this connection could belong to an earlier command
     finally:
         await opened[0].disconnect(nowait=True)
 
 
 def _resolve_names(address: RedisTarget) -> None:
-    """Before the event loop does: it would wait for a name server that hangs even at the end."""
+    """Resolve the names in a thread, before the event loop does: at its end the loop would wait for a name server that
+    hangs."""
     for host, port in address.hosts:
-        with contextlib.suppress(OSError):  # connecting will tell
+        with contextlib.suppress(OSError):  # the connection attempt reports it
             socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
 
 
 def _unreachable_finding(purpose: RedisPurpose, error: Exception) -> DoctorFinding:
     found = f"Redis at {purpose.address}: {str(unavailable(error)).removeprefix('Redis: ')}"
     if purpose.holds_money:
-        why = "without its journal nothing is sent"
+        why = "without the journal nothing is sent"
     else:
-        why = "every sidecar would limit for itself alone"
+        why = "every sidecar would limit only itself"
     return unfit(f"{purpose.component} reachable", found, why, "Start it, or correct address, user, password or TLS")
 
 
@@ -263,7 +266,7 @@ def _tls_finding(purpose: RedisPurpose, connection: Connection) -> DoctorFinding
         return ok(subject, "encrypted, its certificate verified")
     if is_loopback(connection.host):
         return ok(subject, "none; it is on this machine")
-    why = "its password and what it holds cross the network in the clear"
+    why = "its password and its data cross the network unencrypted"
     return warning(subject, "none", why, "Use rediss:// (with ca= for a private authority)")
 
 
@@ -278,7 +281,7 @@ _Check = Callable[[], Awaitable[Iterable[DoctorFinding]]]
 
 
 class _RedisChecks:
-    """The checks of one Redis."""
+    """The checks of one Redis, in order."""
 
     def __init__(self, purpose: RedisPurpose, connection: Connection, clock: Clock) -> None:
         self._purpose = purpose
@@ -293,14 +296,14 @@ class _RedisChecks:
         return (*common, ("clock", self.check_clock), ("identity", self.check_identity))
 
     def errors_as_findings(self, name: str, check: _Check) -> _Check:
-        """The check, with what Redis refuses as a finding."""
+        """The check, with a command that Redis refuses as a finding."""
 
         async def checked() -> Iterable[DoctorFinding]:
             try:
                 return await check()
             except RedisError as error:
                 found = str(unavailable(error)).removeprefix("Redis: ")
-                return [unfit(f"{self._component} {name}", found, "this is needed for every call", "Mend that first")]
+                return [unfit(f"{self._component} {name}", found, "every call needs this", "Correct that first")]
 
         return checked
 
@@ -314,7 +317,7 @@ class _RedisChecks:
         return findings
 
     async def _configuration(self) -> dict[str, str] | str:
-        """What CONFIG tells, or why it does not."""
+        """The answer to CONFIG GET, or the error if it is refused."""
         configuration: dict[str, str] = {}
         try:
             for name in CONFIGURATION:
@@ -336,7 +339,7 @@ class _RedisChecks:
     async def _run_script(self) -> None:
         cluster = self._purpose.address.cluster
         text = _SCRIPT_WITHOUT_KEYS if cluster else _SCRIPT
-        colon = "" if self._purpose.holds_money else ":"  # a journal's prefix ends with it
+        colon = "" if self._purpose.holds_money else ":"  # a journal's prefix already ends with it
         keys = ("0",) if cluster else ("1", f"{self._purpose.address.prefix}{colon}doctor")
         sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
         try:
@@ -352,7 +355,7 @@ class _RedisChecks:
         ]
 
     async def _timed(self, round_trip: Callable[[], Awaitable[object]]) -> list[float]:
-        """Milliseconds of each round, in order of size."""
+        """The milliseconds of each round, sorted."""
         took: list[float] = []
         began = last = self._clock.mono()
         while len(took) < _ROUNDS and last - began < _ROUNDS_S:
@@ -367,11 +370,11 @@ class _RedisChecks:
         found = f"{what}: p50 {middle:.2f} ms, p99 {worst:.2f} ms over {len(took_ms)}"
         if worst <= _SLOW_MS:
             return ok(f"{self._component} latency", found)
-        remedy = "Move it nearer; look at its disk, at slow commands (SLOWLOG GET) and at its CPU"
+        remedy = "Move it nearer; check its disk, its slow commands (SLOWLOG GET) and its CPU"
         return warning(f"{self._component} latency", found, "every payment waits for it at least twice", remedy)
 
     async def check_clock(self) -> Iterable[DoctorFinding]:
-        """The quickest of three rounds says most: half of it is the most that the difference can be wrong by."""
+        """Compare the clocks three times, and take the quickest round: its error is at most half its duration."""
         rounds = []
         for _ in range(3):
             before = self._clock.now()
@@ -384,14 +387,14 @@ class _RedisChecks:
         subject, key = f"{self._component} identity", f"{self._purpose.address.prefix}meta"
         stored = await self._execute("HGET", key, "identity_check")
         if stored is None:
-            return [ok(subject, "it has none yet: it takes that of the first start")]
+            return [ok(subject, "it has none yet: the first start sets it")]
         if self._purpose.identity is None:
             return [ok(subject, "skipped: there is no identity secret to compare")]
         if stored.decode() != check_value(self._purpose.identity):
-            why = "under another secret no earlier payment is recognised; a start is refused"
+            why = "with another secret no earlier payment is recognised; a start is refused"
             remedy = "Set the secret of the other sidecars, or give this one a ?prefix= of its own"
-            return [unfit(subject, "the journal was written under another one", why, remedy)]
-        return [ok(subject, "the journal was written under this one")]
+            return [unfit(subject, "the journal was written with another secret", why, remedy)]
+        return [ok(subject, "the journal was written with this secret")]
 
     async def _execute(self, *command: str) -> Any:
         await self._connection.send_command(*command, check_health=False)
@@ -399,11 +402,11 @@ class _RedisChecks:
 
 
 def clock_finding(ahead_s: float, lease_s: float) -> DoctorFinding:
-    """`ahead_s`: how much later it is there than here."""
+    """`ahead_s`: how far the clock of Redis is ahead of ours."""
     found = f"Redis is {abs(ahead_s):.3f} s {'ahead of' if ahead_s >= 0 else 'behind'} this machine"
     remedy = "Let both follow the same time servers (chrony, systemd-timesyncd)"
     if abs(ahead_s) > lease_s / 2:
-        why = f"leases last {lease_s:g} s, and dates in records, webhooks and signatures would contradict each other"
+        why = f"leases last {lease_s:g} s, and times of records, webhooks and signatures would contradict each other"
         return unfit("journal clock", found, why, remedy)
     if abs(ahead_s) > _CLOCK_WARN_S:
         return warning("journal clock", found, "timelines of several machines would be out of order", remedy)

@@ -1,5 +1,5 @@
-"""Findings of a check, and how checks are bounded: each for itself, and all together. A check that did not end in time
-counts as unfit.
+"""Findings, and the time limits of checks: each check has its own, and all together have one. A check that does not end
+in time counts as unfit.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from paywitness.clock import Clock
 from paywitness.core.errors import PaywitnessError
 
 # --- Findings
-# What a check of the doctor says: how fit, what was found, why it matters, what to do. Never a secret.
+# A finding holds severity, subject, fact, reason and remedy. It never holds a secret.
 
-# A last line of defence: messages from other rooms may quote an address whole.
+# The last safeguard: messages from other rooms may quote a whole address.
 _LOGIN = re.compile(r"(\w://)[^\s'\"]*@")
 _PASSWORD = re.compile(r"(password=)[^&\s'\"]+")
 
@@ -33,15 +33,15 @@ class Severity(StrEnum):
 class DoctorFinding:
     """One line of the report."""
 
-    subject: str  # room and thing: "journal eviction"
+    subject: str  # component and topic: "journal eviction"
     severity: Severity
     found: str
-    why: str = ""  # half a sentence
-    remedy: str = ""  # what to do; empty where there is nothing
+    why: str = ""  # a clause, without a full stop
+    remedy: str = ""  # the next step; empty if there is none
 
     @property
     def line(self) -> str:
-        """All of it but the subject, as one sentence and an advice."""
+        """The finding without its subject, as one sentence and the remedy."""
         text = f"{self.found.rstrip('.')}: {self.why}" if self.why else self.found
         return f"{text}. {self.remedy}" if self.remedy else text
 
@@ -94,22 +94,22 @@ def unfit(subject: str, found: str, why: str, remedy: str) -> DoctorFinding:
 
 
 def redacted(text: str) -> str:
-    """The text in one line, addresses in it without user and password."""
+    """The text in one line, with user and password cut from the addresses in it."""
     return _PASSWORD.sub(r"\1...", _LOGIN.sub(r"\1...@", " ".join(text.split())))
 
 
 # --- Running checks
 
 CHECK_S = 3.0
-WHOLE_S = 14.0  # of 15: the rest is for the start of Python and for printing
-_SLOW_S = 1.0  # from then on a person wonders
+WHOLE_S = 14.0  # of 15; the rest is for the start of Python and for printing
+_SLOW_S = 1.0  # then a progress line is printed
 
 ProgressWriter = Callable[[str], None]
 Result = TypeVar("Result")
 
 
 class CheckRunner:
-    """Collects findings. Used from one event loop, one check after the other: latencies are among them."""
+    """Collects findings. It runs one check after the other in one event loop, because checks measure latencies."""
 
     def __init__(self, clock: Clock, progress: ProgressWriter) -> None:
         self.clock = clock
@@ -125,54 +125,56 @@ class CheckRunner:
         self._findings.extend(findings)
 
     async def check(self, subject: str, run_check: Callable[[], Awaitable[Iterable[DoctorFinding]]]) -> bool:
-        """Run one check and keep what it says. False where it did not come to its end."""
+        """Run one check and keep its findings. Returns False if the check did not end."""
         left_s = min(CHECK_S, self._until_mono - self.clock.mono())
         if left_s <= 0:
-            self.add(unfit(subject, "not looked at", f"{WHOLE_S:g} s were over", "Run it again when the rest is well"))
+            self.add(unfit(subject, "not checked", f"the {WHOLE_S:g} s were over", "Run it again when the rest is ok"))
             return False
-        slow = asyncio.get_running_loop().call_later(_SLOW_S, self._progress, f"still looking at: {subject} ...")
+        slow = asyncio.get_running_loop().call_later(_SLOW_S, self._progress, f"still checking: {subject} ...")
         try:
             async with asyncio.timeout(left_s):
                 self.add(*await run_check())
         except TimeoutError:
-            why = "what does not answer a look will not answer a payment"
-            self.add(unfit(subject, f"no answer in {left_s:.1f} s", why, "See why it is slow, then run this again"))
+            why = "a payment would get no answer either"
+            self.add(unfit(subject, f"no answer in {left_s:.1f} s", why, "Find the cause, then run this again"))
             return False
         except (PaywitnessError, OSError, ValueError) as error:
             text = str(error) or type(error).__name__
-            self.add(unfit(subject, f"the check failed ({text})", "so nobody knows", "Mend that, then run this again"))
+            self.add(
+                unfit(subject, f"the check failed ({text})", "its result is unknown", "Correct it and run this again")
+            )
             return False
         finally:
             slow.cancel()
         return True
 
     async def check_in_thread(self, subject: str, run_check: Callable[[], Iterable[DoctorFinding]]) -> bool:
-        """The same for what blocks: a disk that hangs, a resolver of names."""
+        """The same for a blocking check: a disk or a name server may hang."""
         return await self.check(subject, lambda: run_in_daemon_thread(lambda: list(run_check())))
 
 
 def run_in_daemon_thread(blocking: Callable[[], Result]) -> Awaitable[Result]:
-    """In a thread that nobody waits for at the end: an executor's would hold up the exit for as long as its disk."""
+    """Run it in a daemon thread. An executor's thread would hold up the exit for as long as its disk hangs."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Result] = loop.create_future()
 
     def deliver(result: Result | None, error: Exception | None) -> None:
         if future.done():
-            return  # given up
+            return  # the check has timed out
         if error is not None:
             future.set_exception(error)
         else:
-            future.set_result(result)  # type: ignore[arg-type]  # the one or the other is there
+            future.set_result(result)  # type: ignore[arg-type]  # one of the two is set
 
     def work() -> None:
         try:
             outcome = blocking(), None
-        except Exception as error:  # noqa: BLE001  # whatever it is, it is raised where the check is awaited
+        except Exception as error:  # noqa: BLE001  # any error is raised in the awaiting check
             outcome = None, error  # type: ignore[assignment]
         try:
             loop.call_soon_threadsafe(deliver, *outcome)
         except RuntimeError:
-            pass  # the loop is closed: it came too late
+            pass  # the loop is closed, so nobody waits for the result
 
     threading.Thread(target=work, name="doctor", daemon=True).start()
     return future

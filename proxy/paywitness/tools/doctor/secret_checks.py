@@ -1,5 +1,5 @@
-"""The secrets: present, well formed, hard to guess, and readable by their owner alone. And the local CA. Secrets are
-never shown.
+"""The secrets: present, well formed, hard to guess, and readable by their owner only. And the local CA. No finding
+shows a secret.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from paywitness.tools.doctor.runner import DoctorFinding, ok, unfit, warning
 from paywitness.transparent.ca_files import LocalCaFiles
 from paywitness.transparent.local_ca import LocalCa, utc_datetime
 
-_LENGTH_MIN = 32  # of 64 symbols or so: 16 bytes of chance need 22, and people choose worse than chance
+# With about 64 symbols, 16 random bytes need 22 characters. People choose worse than chance, so we ask for more.
+_LENGTH_MIN = 32
 _SYMBOLS_MIN = 10
 _TOKEN_LENGTH_MIN = 16
 
 
 @dataclass(frozen=True, slots=True)
 class FoundSecret:
-    """A secret and where it comes from."""
+    """A secret and its source."""
 
     text: str
     source: str
@@ -32,7 +33,7 @@ class FoundSecret:
 
 
 def find_secret(name: str, file: Path | None, environment: Mapping[str, str]) -> FoundSecret | None:
-    """As a start would find it, or None. Raises OSError where its file cannot be read. Makes none."""
+    """The secret as a start would find it, or None. It creates none. Raises OSError if the file cannot be read."""
     if value := environment.get(name):
         return FoundSecret(value, name)
     if file is None or not file.exists():
@@ -41,7 +42,7 @@ def find_secret(name: str, file: Path | None, environment: Mapping[str, str]) ->
 
 
 def identity_secret(settings: Settings, environment: Mapping[str, str]) -> bytes | None:
-    """None where there is none, or none that can be used."""
+    """The identity secret, or None if there is none or it is not valid."""
     try:
         secret = find_secret(IDENTITY_SECRET, _file_beside_journal(settings, "identity"), environment)
         return read_identity_secret(secret.text) if secret is not None else None
@@ -61,7 +62,7 @@ def secret_findings(settings: Settings, environment: Mapping[str, str]) -> Itera
     yield from _journal_secret(settings, environment, ENCRYPTION_KEYS, "keys", "encryption keys", _ring)
     yield from _token_findings(settings, environment)
     if settings.events is not None and not environment.get(EVENTS_SECRET):
-        why = "a start is refused: unsigned events could be anybody's"
+        why = "a start is refused: anybody could forge unsigned events"
         yield unfit("secrets events", f"{EVENTS_SECRET} not set", why, "Set it, or leave --events out")
 
 
@@ -94,9 +95,9 @@ def _journal_secret(
         yield unfit(subject, f"{error} (from {secret.source})", "a start is refused", remedy)
         return
     if suffix == "identity" and _is_weak(secret.text):
-        why = "who guesses it can forge what calls are recognised by"
-        remedy = "Only for a new journal, never under a living one: openssl rand -base64 32"
-        yield warning(subject, f"the one of {secret.source} is short or uniform", why, remedy)
+        why = "whoever guesses it can forge the keys of calls"
+        remedy = "Only for a new journal, never for one in use: openssl rand -base64 32"
+        yield warning(subject, f"the secret of {secret.source} is short or uniform", why, remedy)
     else:
         yield ok(subject, f"from {secret.source}")
     yield from _mode_findings(subject, secret)
@@ -105,11 +106,11 @@ def _journal_secret(
 def _missing(settings: Settings, name: str, what: str, subject: str, file: Path | None) -> DoctorFinding:
     path = settings.journal_path
     if path is None or file is None:
-        why = "a fleet's sidecars recognise each other's payments by the same secrets; a start is refused"
+        why = "a fleet's sidecars recognise each other's payments only with the same secrets; a start is refused"
         return unfit(subject, f"{name} not set", why, f"Set {name}, the same for every sidecar")
     if path.exists() and path.stat().st_size:
-        why = "a new one would not fit what the journal holds"
-        return unfit(subject, f"{path} is there, and its {what} {file} is not", why, f"Restore it, or set {name}")
+        why = "a new one would not fit the journal"
+        return unfit(subject, f"{path} exists, and its {what} {file} does not", why, f"Restore it, or set {name}")
     return ok(subject, f"none yet: the first start makes {file}, mode 0600")
 
 
@@ -127,8 +128,8 @@ def _token_findings(settings: Settings, environment: Mapping[str, str]) -> Itera
         yield unfit(subject, f"{secret.source} is empty", "a start is refused", "Remove it: a start makes another")
         return
     if len(secret.text) < _TOKEN_LENGTH_MIN:
-        why = "who guesses it can say how payments ended"
-        yield warning(subject, f"the one of {secret.source} is short", why, "Use another: openssl rand -hex 24")
+        why = "whoever guesses it can state how payments ended"
+        yield warning(subject, f"the token of {secret.source} is short", why, "Use another: openssl rand -hex 24")
     else:
         yield ok(subject, f"from {secret.source}")
     yield from _mode_findings(subject, secret)
@@ -140,11 +141,11 @@ def _mode_findings(subject: str, secret: FoundSecret) -> Iterator[DoctorFinding]
     mode = secret.file.stat().st_mode & 0o777
     if mode & 0o007:
         found = f"{secret.file} has mode {mode:04o}"
-        yield unfit(subject, found, "every user of this machine reads it", f"chmod 600 {secret.file}")
+        yield unfit(subject, found, "every user of this machine can read it", f"chmod 600 {secret.file}")
     elif mode & 0o070:
-        # Kubernetes gives the files of a volume to a group; that group may be ours alone.
+        # Kubernetes gives the files of a volume to a group, which may be ours alone.
         found = f"{secret.file} has mode {mode:04o}"
-        yield warning(subject, found, "its group reads it", f"chmod 600 {secret.file}")
+        yield warning(subject, found, "its group can read it", f"chmod 600 {secret.file}")
 
 
 def _is_weak(text: str) -> bool:
@@ -156,7 +157,7 @@ def _reason(error: Exception) -> str:
 
 
 # --- Local CA
-# The local authority: whether it covers the policies' hosts, how long it lives, and who can read its key.
+# The local authority: the hosts that it covers, its end, and who can read its key.
 
 _SOON = timedelta(days=30)
 _ROTATE = "`paywitness ca rotate`, let services load the bundle, then `paywitness ca rotate --finish`"
@@ -167,16 +168,16 @@ def local_ca_findings(settings: Settings, now: float) -> Iterator[DoctorFinding]
     try:
         authority = files.read()
     except SettingsError as error:
-        yield unfit("authority", str(error), "a start is refused", "Mend it, or remove ca.pem and ca.key")
+        yield unfit("authority", str(error), "a start is refused", "Restore them, or remove ca.pem and ca.key")
         return
     if authority is None:
         yield ok("authority", "none: calls come by our own address; `paywitness ca init` lets them come by HTTPS_PROXY")
         return
-    yield ok("authority key", "its owner's alone")
+    yield ok("authority key", "only its owner can read it")
     yield from _coverage_findings(authority, settings)
     yield from _expiry_findings(authority, now)
     if not files.bundle_for_services.is_file():
-        why = "services that are told of it do not start, or trust nobody"
+        why = "services that are configured with it do not start, or trust nobody"
         yield warning("authority bundle", f"{files.bundle_for_services} is missing", why, "`paywitness ca init`")
 
 
@@ -184,11 +185,11 @@ def _coverage_findings(authority: LocalCa, settings: Settings) -> Iterator[Docto
     try:
         book = load_directory(settings.policies)
     except PolicyError:
-        return  # told by the check of the policies
+        return  # the check of the policies reports it
     missing = authority.missing({host for provider in book.providers.values() for host in provider.hosts})
     if missing:
         found = f"it does not cover {', '.join(missing)}"
-        why = "calls to them by HTTPS_PROXY or redirect are refused"
+        why = "calls to these hosts by HTTPS_PROXY or redirect are refused"
         yield warning("authority", found, why, "`paywitness ca init`")
     else:
         yield ok("authority", "covers every host of the policies")
@@ -198,8 +199,8 @@ def _expiry_findings(authority: LocalCa, now: float) -> Iterator[DoctorFinding]:
     until = f"{authority.ends_at:%Y-%m-%d}"
     left = authority.ends_at - utc_datetime(now)
     if left <= timedelta(0):
-        yield unfit("authority end", f"it ended on {until}", "no client believes it any more", _ROTATE)
+        yield unfit("authority end", f"it ended on {until}", "no client trusts it any more", _ROTATE)
     elif left < _SOON:
-        yield warning("authority end", f"it ends on {until}", "from then on no client believes it", _ROTATE)
+        yield warning("authority end", f"it ends on {until}", "from then on no client trusts it", _ROTATE)
     else:
         yield ok("authority end", until)

@@ -1,7 +1,7 @@
-"""The embedded journal and the spool: their directories, the disk under them, who holds them, whose they are.
+"""The SQLite journal and the spool: their directories, the disk, the process that holds the journal, and its identity.
 
-The journal's lock is never taken: a sidecar that starts at this moment must find it free. Who holds it is read from the
-kernel's list; whose identity it has, from the file as it stands.
+The check never takes the journal's lock: a sidecar that starts at this moment must find it free. The holder is read
+from the kernel's list of locks, the identity from the file without a lock.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from paywitness.tools.doctor.secret_checks import identity_secret
 
 _MIB = 1 << 20
 _FREE_WARN_MIB = 1024  # about half a million ended operations at 2 KiB each
-_FREE_UNFIT_MIB = 64  # the log alone grows to 8 MiB between two checkpoints, and a file being made takes its room too
+_FREE_UNFIT_MIB = 64  # the log alone grows to 8 MiB between two checkpoints, and a temporary file needs room too
 _READ_TIMEOUT_S = 1.0
 
 _REMOTE_FILE_SYSTEMS = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "glusterfs", "lustre", "afs", "fuse")
-_VOLATILE_FILE_SYSTEMS = {"tmpfs": "memory: a reboot forgets it", "ramfs": "memory: a reboot forgets it"}
-_VOLATILE_FILE_SYSTEMS["overlay"] = "a container's own layer: it goes with the container"
+_VOLATILE_FILE_SYSTEMS = {"tmpfs": "memory: a reboot loses it", "ramfs": "memory: a reboot loses it"}
+_VOLATILE_FILE_SYSTEMS["overlay"] = "a container's own layer: it is lost with the container"
 
 
 def sqlite_findings(path: Path, settings: Settings, environment: Mapping[str, str]) -> Iterator[DoctorFinding]:
@@ -36,25 +36,25 @@ def sqlite_findings(path: Path, settings: Settings, environment: Mapping[str, st
         yield ok("journal file", f"{path}: none yet, the first start makes it")
         return
     if not path.is_file() or not os.access(path, os.R_OK | os.W_OK):
-        yield unfit("journal file", f"{path} is no file that we may write", "a start is refused", "Give it to our user")
+        yield unfit("journal file", f"{path} is no writable file", "a start is refused", "Give it to our user")
         return
     holder = _lock_holder(path.with_name(f"{path.name}.lock"))
     if holder is not None:
         yield ok("journal held", f"process {holder} holds {path}: a sidecar runs on it; a second would not start")
     else:
-        yield ok("journal held", f"no process that can be seen from here holds {path}")
+        yield ok("journal held", f"no process visible from here holds {path}")
     yield from _identity_findings(path, identity_secret(settings, environment), running=holder is not None)
 
 
 def directory_findings(component: str, directory: Path) -> Iterator[DoctorFinding]:
-    """Whether files can be made there, how much room there is, and what it lies on."""
+    """Whether files can be made in the directory, its free space, and its file system."""
     there = _nearest_existing(directory)
     try:
-        # In a directory yet to be made, this tries the one that it will be made in. Nothing stays behind.
+        # For a directory that does not exist yet this tries the nearest parent. Nothing stays behind.
         with tempfile.TemporaryFile(dir=there):
             pass
     except OSError as error:
-        why = "what cannot be written down is not sent"
+        why = "a call that cannot be recorded is not sent"
         remedy = f"Let our user (uid {os.geteuid()}) write there, or name another directory"
         yield unfit(f"{component} directory", f"{directory}: {there} takes no files ({error.strerror})", why, remedy)
         return
@@ -72,7 +72,7 @@ def directory_findings(component: str, directory: Path) -> Iterator[DoctorFindin
 
 
 def _nearest_existing(directory: Path) -> Path:
-    """The directory, or the first one above it that exists."""
+    """The directory, or its nearest parent that exists."""
     directory = Path(os.path.realpath(directory))
     while not directory.exists() and directory != directory.parent:
         directory = directory.parent
@@ -82,17 +82,18 @@ def _nearest_existing(directory: Path) -> Path:
 def _file_system_finding(subject: str, directory: Path) -> DoctorFinding:
     kind = _file_system(directory)
     if kind is None:
-        return ok(subject, "its kind cannot be told here")
+        return ok(subject, "unknown on this system")
     if kind in _REMOTE_FILE_SYSTEMS or kind.startswith("fuse."):
-        why = "locks and fsync of remote file systems are not to be relied on"
+        why = "locks and fsync of remote file systems are not reliable"
         return warning(subject, kind, why, "Use a local disk; for several machines a Redis journal")
     if kind in _VOLATILE_FILE_SYSTEMS:
-        return warning(subject, kind, _VOLATILE_FILE_SYSTEMS[kind], "Use a disk (or a volume) that survives")
+        return warning(subject, kind, _VOLATILE_FILE_SYSTEMS[kind], "Use a disk or a volume that survives")
     return ok(subject, kind)
 
 
 def _file_system(directory: Path) -> str | None:
-    """From the kernel's list of mounts: the deepest one that the directory lies in; of equals the last, on top."""
+    """The type of the deepest mount that holds the directory, from the kernel's list. Of equal ones the last is on
+    top."""
     try:
         lines = Path("/proc/self/mountinfo").read_text().splitlines()
     except OSError:
@@ -107,7 +108,7 @@ def _file_system(directory: Path) -> str | None:
 
 
 def _lock_holder(lock: Path) -> str | None:
-    """The process that has locked the file, as far as the kernel shows it (not from another container)."""
+    """The process that has locked the file, if the kernel shows it (not from another container)."""
     try:
         status = lock.stat()
         noted_process = lock.read_text().strip()
@@ -120,7 +121,7 @@ def _lock_holder(lock: Path) -> str | None:
         if "FLOCK" not in words or "->" in words:
             continue
         process, where = words[-4], words[-3]
-        # Some file systems (btrfs) list another device than `stat` does: then the number noted in the file decides.
+        # Some file systems (btrfs) list another device than `stat`. Then the process number in the file decides.
         if where == device_and_inode or (where.endswith(f":{status.st_ino}") and process == noted_process):
             return process
     return None
@@ -128,7 +129,7 @@ def _lock_holder(lock: Path) -> str | None:
 
 def _identity_findings(path: Path, secret: bytes | None, *, running: bool) -> Iterator[DoctorFinding]:
     subject = "journal identity"
-    # At rest the file is read as it stands, without locks and without making a log. Under a sidecar the log is there.
+    # Without a sidecar the file is read as it is, without locks and without making a log. A running sidecar has a log.
     how = "mode=ro" if running else "immutable=1"
     try:
         connection = sqlite3.connect(f"{path.as_uri()}?{how}", uri=True, timeout=_READ_TIMEOUT_S)
@@ -141,24 +142,24 @@ def _identity_findings(path: Path, secret: bytes | None, *, running: bool) -> It
         yield _unreadable_finding(subject, path, error)
         return
     if application != APPLICATION_ID:
-        yield unfit(subject, f"{path} is somebody else's database", "a start is refused", "Name another --journal")
+        yield unfit(subject, f"{path} is a foreign database", "a start is refused", "Name another --journal")
     elif row is None:
-        yield ok(subject, "the file has none yet: it takes that of the first start")
+        yield ok(subject, "the file has none yet: the first start sets it")
     elif secret is None:
         yield ok(subject, "skipped: there is no identity secret to compare")
     elif row[0] != check_value(secret):
-        why = "under another secret no earlier payment is recognised; a start is refused"
+        why = "with another secret no earlier payment is recognised; a start is refused"
         yield unfit(
-            subject, f"{path} was written under another one", why, "Restore its secret, or name another journal"
+            subject, f"{path} was written with another secret", why, "Restore its secret, or name another journal"
         )
     else:
-        yield ok(subject, "the file was written under this one")
+        yield ok(subject, "the file was written with this secret")
 
 
 def _unreadable_finding(subject: str, path: Path, error: sqlite3.Error) -> DoctorFinding:
     if getattr(error, "sqlite_errorname", "") == "SQLITE_NOTADB":
         return unfit(subject, f"{path} is no SQLite database", "a start is refused", "Name another --journal")
     if not path.stat().st_size or "no such table" in str(error):
-        return ok(subject, "skipped: the file alone does not tell; the next start compares")
-    why = "the next start compares, and says if the file is damaged"
+        return ok(subject, "skipped: the file alone does not show it; the next start compares")
+    why = "the next start compares, and reports a damaged file"
     return warning(subject, f"could not be read now ({error})", why, "Run this again while no sidecar starts or stops")

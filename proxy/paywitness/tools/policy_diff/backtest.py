@@ -1,7 +1,7 @@
 """`policy diff --against JOURNAL`: which recorded operations an edit would have treated otherwise, and how much money.
 
-One operation after the other, page by page; only totals and the first examples are held. An operation is told once, by
-where the two policies first part: what would have come after that nobody knows.
+It goes through the operations page by page, and holds only totals and the first examples. It counts an operation once,
+at the first difference between the policies. Nobody knows what would have followed after that.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from paywitness.tools.policy_diff.journal_reader import ReadOnlyJournal
 from paywitness.tools.policy_diff.replay import RESPONSE_NOT_STORED, Divergence, NotReplayed, RecordedOperation, replay
 from paywitness.tools.policy_test.recognition import recognise_call
 
-_SLOW_S = 2.0  # from then on a person wonders
+_SLOW_S = 2.0  # then a progress line is printed
 _REVISIONS_MAX = 64
 NOT_COMPARED = "its provider is in neither of the two"
 NO_SUCH_OPERATION = "neither policy has its operation"
@@ -47,10 +47,10 @@ _IDENTITY_FACTS = ("client_key", "key_from", "provider_key", "account", "guard",
 
 @dataclass(frozen=True, slots=True)
 class OperationDifference:
-    """One operation that would have gone another way."""
+    """One operation that would have been treated otherwise."""
 
     operation: Operation
-    kind: str  # what would have been done: "asked about instead of retried"
+    kind: str  # the difference: "asked about instead of retried"
     when: str
     old: str
     new: str
@@ -64,16 +64,16 @@ class DifferenceTotal:
 
 @dataclass(slots=True)
 class BacktestReport:
-    """What a look back came to."""
+    """The totals of a backtest."""
 
     examined: int = 0
     same: int = 0
-    complete: bool = True  # False: there are older operations that were not looked at
+    complete: bool = True  # False: older operations were not examined
     totals: dict[str, DifferenceTotal] = field(default_factory=dict)
     examples: list[OperationDifference] = field(default_factory=list)
     not_replayed: Counter[str] = field(default_factory=Counter)
-    requests_erased: int = 0  # replayed, but whether they would be recognised and keyed as before is not known
-    decided_differently: int = 0  # replayed, but decided otherwise then than the old policy decides
+    requests_erased: int = 0  # replayed, but it is unknown whether they would be recognised under the same key
+    decided_differently: int = 0  # replayed, but recorded with another decision than the old policy makes
 
     @property
     def differing(self) -> int:
@@ -90,7 +90,7 @@ class BacktestReport:
 
 
 class Backtest:
-    """Replays a journal's operations under the pairs of policies."""
+    """Replays a journal's operations under each pair of policies."""
 
     def __init__(
         self, diffs: list[ProviderDiff], journal: ReadOnlyJournal, clock: Clock, progress: Callable[[str], None]
@@ -102,7 +102,7 @@ class Backtest:
         self._rules: dict[tuple[str, str], Provider | None] = {}
 
     async def run(self, *, newest: int, examples: int) -> BacktestReport:
-        """At most the `newest` operations. Raises JournalUnavailable where the journal goes away meanwhile."""
+        """Replay at most the `newest` operations. Raises JournalUnavailable if the journal fails meanwhile."""
         found = BacktestReport()
         progress_at_mono = self._clock.mono() + _SLOW_S
         async for operation in self._journal.operations(newest + 1):
@@ -112,7 +112,7 @@ class Backtest:
             found.examined += 1
             await self._replay(operation, found, examples)
             if self._clock.mono() >= progress_at_mono:
-                self._progress(f"looked at {found.examined:,} operations, {found.differing:,} differ ...")
+                self._progress(f"examined {found.examined:,} operations, {found.differing:,} differ ...")
                 progress_at_mono = self._clock.mono() + _SLOW_S
         return found
 
@@ -133,7 +133,7 @@ class Backtest:
     async def _difference(
         self, operation: Operation, one: ProviderDiff, found: BacktestReport
     ) -> OperationDifference | None:
-        """How it would have gone otherwise, if it would."""
+        """The difference between the two policies for this operation, if there is one."""
         old, new = _policy_of(one.old, operation), _policy_of(one.new, operation)
         if old is None and new is None:
             raise NotReplayed(NO_SUCH_OPERATION)
@@ -163,7 +163,7 @@ class Backtest:
         return _difference_of(operation, replayed.divergence)
 
     async def _rules_then(self, operation: Operation, one: ProviderDiff) -> ClassifyRules | None:
-        """The rules that its answers were read by; None where the revision is gone, or cannot be read any more."""
+        """The rules that classified its responses. None if the revision is gone or cannot be read any more."""
         for provider in (one.old, one.new):
             if provider is not None and provider.revision == operation.revision:
                 policy = _policy_of(provider, operation)
@@ -181,11 +181,11 @@ class Backtest:
         try:
             return load_content(stored.content.encode(), f"revision {revision}") if stored is not None else None
         except PolicyError:
-            return None  # written by a version that read other files
+            return None  # written by a version with another file format
 
 
 def _policy_of(provider: Provider | None, operation: Operation) -> Policy | None:
-    """By its name, or by the name that keys know it under."""
+    """The policy of the operation, by its name or by its name in keys."""
     policies = provider.policies if provider is not None else ()
     for name in ("operation", "key"):
         for policy in policies:
@@ -227,7 +227,7 @@ def _facts(operation: Operation, request: StoredRequest, provider: Provider) -> 
 
 
 def _redacted_facts(facts: dict[str, str], names: list[str]) -> str:
-    """Without the texts themselves: keys and orders are the callers'."""
+    """The facts without keys and orders, which are the callers' data."""
     redacted = {name: facts.get(name, "none") for name in names}
     redacted |= {name: "another" for name in ("client_key", "account") if name in redacted}
     return ", ".join(

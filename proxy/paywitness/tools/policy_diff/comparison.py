@@ -1,7 +1,6 @@
-"""`paywitness policy diff OLD NEW`: what an edit means. Facts, rows, tables, and the cases that come to something else.
+"""`paywitness policy diff OLD NEW`: the facts, rows, tables and case results that an edit changes.
 
-Compared is what the files mean, not how they are written: a comment, another order of keys, a default written out are
-no difference.
+It compares meanings, not texts: a comment, another order of keys or a written-out default makes no difference.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _NOT_RUN = "cannot be run"
 
 @dataclass(frozen=True, slots=True)
 class FactChange:
-    """One fact that is another one now."""
+    """One fact whose value has changed."""
 
     operation: str  # a name, EVERY_OPERATION, or "" for the provider itself
     fact: str
@@ -48,7 +47,7 @@ class FactChange:
 
 @dataclass(frozen=True, slots=True)
 class CaseChange:
-    """One case that comes to something else."""
+    """One case with another result."""
 
     case: Case
     facts: tuple[tuple[str, str, str], ...]  # name, old, new
@@ -56,12 +55,12 @@ class CaseChange:
 
 @dataclass(slots=True)
 class ProviderDiff:
-    """What changed for one provider. `old` or `new` is None where it is only in one of the two."""
+    """The changes of one provider. `old` or `new` is None if only one of the two has it."""
 
     name: str
     old: Provider | None
     new: Provider | None
-    identity: list[str] = field(default_factory=list)  # what gives known calls another identity
+    identity: list[str] = field(default_factory=list)  # the changes that give known calls another identity
     operations_added: list[str] = field(default_factory=list)
     operations_removed: list[str] = field(default_factory=list)
     facts: list[FactChange] = field(default_factory=list)
@@ -82,7 +81,7 @@ class LoadedPolicies:
     """The policies of a file or a directory."""
 
     providers: dict[str, Provider]
-    cases: dict[str, Path]  # where each provider's cases are or would be
+    cases: dict[str, Path]  # the path of each provider's case file, whether it exists or not
 
 
 def load(path: Path) -> LoadedPolicies:
@@ -106,7 +105,7 @@ def load(path: Path) -> LoadedPolicies:
 
 
 def diff(old: Path, new: Path) -> list[ProviderDiff]:
-    """What changed between two files, or two directories: one entry a provider. Raises PolicyError."""
+    """The changes between two files, or two directories: one entry for each provider. Raises PolicyError."""
     if old.is_dir() != new.is_dir():
         raise PolicyError((f"{old} and {new}: compare two files, or two directories",))
     before, after = load(old), load(new)
@@ -117,7 +116,7 @@ def diff(old: Path, new: Path) -> list[ProviderDiff]:
 
 
 def _file_pair(before: LoadedPolicies, after: LoadedPolicies) -> ProviderDiff:
-    """Two files are compared whatever their providers are called: a new name is one of the changes."""
+    """Two files are compared even if their providers have different names. The name is then one of the changes."""
     ((was, _),), ((now, _),) = before.providers.items(), after.providers.items()
     return _provider_diff(now, before, after, was)
 
@@ -154,7 +153,7 @@ def _provider_changes(old: Provider, new: Provider) -> Iterator[FactChange]:
 
 
 def _operation_changes(was: dict[str, Facts], now: dict[str, Facts]) -> Iterator[FactChange]:
-    """What changed in all operations alike is told once."""
+    """The changes of each operation. A change that all operations share is reported once."""
     common = [operation for operation in now if operation in was]
     each = {operation: list(_changes(operation, was[operation], now[operation])) for operation in common}
     change_sets = [{(change.fact, change.old, change.new) for change in changes} for changes in each.values()]
@@ -181,7 +180,7 @@ def _case_changes(cases: Iterable[Case], old: Provider, new: Provider) -> list[C
         was, now = _facts_of(case, old), _facts_of(case, new)
         names = (*was, *(name for name in now if name not in was))
         facts = [(name, was.get(name, "none"), now.get(name, "none")) for name in names]
-        # A row is known by what it says: one put in front of it only gives it another number.
+        # A row is identified by its content: a row inserted before it changes only its number.
         differing = [fact for fact in facts if row_texts[0].get(fact[1], fact[1]) != row_texts[1].get(fact[2], fact[2])]
         if differing:
             changes.append(CaseChange(case, tuple(differing)))

@@ -1,6 +1,6 @@
-"""A policy as facts: what a file means, name by name, however it is written.
+"""A policy as named facts: the meaning of a file, however it is written.
 
-They are read off the compiled values, field by field, so that a field nobody thought of here is compared all the same.
+The facts are read from the fields of the compiled values, so a new field is compared without any change here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from paywitness.policy.reading.value_readers import duration_text
 Facts = dict[str, str]
 
 NOTHING = "nothing"
-# What every operation of a file has alike: told once, of the file. And what says only where it came from.
+# Facts that all operations of a file share are reported once, for the file. Fields that only hold the origin of a
+# policy are left out.
 _FILE_WIDE = frozenset(
     {
         "upstream",
@@ -45,9 +46,9 @@ _NOT_FACTS = frozenset({"provider", "operation", "revision", "name", "content", 
 _REPORTED_ELSEWHERE = frozenset(
     {
         "classify.rows",
-        "classify.moves_money",  # the kind says it
+        "classify.moves_money",  # follows from the kind
         "classify.encoding",
-        "contract.supports_inquiry",  # `ask` says it
+        "contract.supports_inquiry",  # follows from `ask`
         "webhook_rules.answers",  # rows
         "identity_change_accepted",
         "key_name",
@@ -86,13 +87,13 @@ _SHARES = frozenset({"bad", "unknown", "slow", "throttled", "ratio", "ceiling"})
 
 
 def operation_facts(policy: Policy) -> Facts:
-    """What is said of one operation. Its rows are not among it."""
+    """The facts of one operation, without its rows."""
     return dict(_facts(policy, _REPORTED_ELSEWHERE | _FILE_WIDE))
 
 
 def provider_facts(provider: Provider) -> Facts:
-    """What is said of all operations alike, and of the provider itself."""
-    found = dict(_facts(provider, _REPORTED_ELSEWHERE | {"timeouts"}))  # each operation has its own, or these
+    """The facts that all operations share, and those of the provider itself."""
+    found = dict(_facts(provider, _REPORTED_ELSEWHERE | {"timeouts"}))  # an operation either has its own or these
     first = provider.policies[0] if provider.policies else None
     for name in sorted(_FILE_WIDE) if first is not None else ():
         found.update(_flattened(getattr(first, name), name))
@@ -111,7 +112,7 @@ def _given(value: Any) -> list[Field[Any]]:
 
 
 def _flattened(value: Any, path: str, left_out: frozenset[str] = frozenset()) -> Iterator[tuple[str, str]]:
-    """The value's parts under their names; nothing where it is empty."""
+    """The parts of the value, each under its name. Empty parts are left out."""
     if path in left_out or _is_empty(value):
         return
     if isinstance(value, Mapping):
@@ -146,7 +147,7 @@ def _is_empty(value: Any) -> bool:
 
 
 def _policy_key(path: str) -> str:
-    """The name as a policy writes it, as far as it does."""
+    """The name of the field in a policy file, if it has one."""
     for ours, theirs in sorted(_POLICY_KEYS.items(), key=lambda pair: -len(pair[0])):
         if path == ours or path.startswith(f"{ours}."):
             path = theirs + path[len(ours) :]
@@ -190,14 +191,15 @@ def _listed(value: tuple[Any, ...] | list[Any], path: str) -> str:
 
 
 # --- Rows and tables
-# What an edit changes in the rows that read answers, and in the tables that they look codes up in.
+# The changes in rows and tables.
 
 _ADDED, _REMOVED, _MOVED, _CHANGED = "added", "removed", "moved", "changed"
 
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """One row that was added, removed, moved or changed. `row` is where it stands; of a removed one, where it did."""
+    """One row that was added, removed, moved or changed. `row` is its place in the new list; for a removed row, in the
+    old one."""
 
     kind: str
     row: str
@@ -216,7 +218,7 @@ class RowChange:
 
 @dataclass(frozen=True, slots=True)
 class CodeChange:
-    """A code that a table reads otherwise, no longer or for the first time."""
+    """A code whose result class in a table was changed, removed or added."""
 
     table: str
     code: str
@@ -228,7 +230,7 @@ class CodeChange:
 
 
 def rows_of(provider: Provider) -> dict[str, ResponseRule]:
-    """Every row that reads anything, by its name."""
+    """Every row that classifies something, by its name."""
     found: dict[str, ResponseRule] = {}
     for policy in provider.policies:
         lists = [policy.classify.rows, policy.classify.answers, *(inquiry.answers for inquiry in policy.inquiries)]
@@ -241,7 +243,7 @@ def rows_of(provider: Provider) -> dict[str, ResponseRule]:
 
 
 def row_changes(old: Provider, new: Provider) -> list[RowChange]:
-    """Rows of the same list are held against each other by what they say, wherever they stand in it."""
+    """The changes of each list of rows. Rows are matched by their content, not by their place."""
     before, after = _lists(old), _lists(new)
     return [
         change
@@ -289,7 +291,7 @@ _ARROW = " => "
 
 
 def row_text(row: ResponseRule, table: str = "") -> str:
-    """The row in a line: its conditions, and what it says where they hold."""
+    """The row in one line: its conditions and its result."""
     conditions = [f"status {_statuses(row.status_codes)}"] if row.status_codes is not None else []
     conditions += [f"{name}: {value}" for name, value in row.headers]
     conditions += [f"when {row.when}"] if row.when is not None else []
@@ -326,7 +328,7 @@ def table_changes(old: Provider, new: Provider) -> list[CodeChange]:
 
 
 def _tables(provider: Provider) -> dict[str, dict[str, str]]:
-    """The tables that some row looks into, from the code to the reading."""
+    """The tables that some row uses, from the code to the result class."""
     used = set(_table_names(provider).values())
     tables: Mapping[str, Mapping[str, list[Any]]] = _content(provider).get("tables", {})
     return {
@@ -347,7 +349,7 @@ def _table_names(provider: Provider) -> dict[str, str]:
 
 
 def _row_content(content: Any, name: str) -> Mapping[str, Any]:
-    """What stands under the row's name: answers.charge[0], operations.sale.cancel.read[1]."""
+    """The entry at the row's name: answers.charge[0], operations.sale.cancel.read[1]."""
     path, _, index = name.rpartition("[")
     for key in path.split("."):
         content = content.get(key, {}) if isinstance(content, dict) else {}

@@ -1,6 +1,6 @@
-"""A journal, only looked at: its operations page by page, newest first, and what is kept of each.
+"""A journal opened for reading: its operations page by page, newest first, and the stored messages of each.
 
-Nothing is written and no lock is taken; a sidecar may be at work on it meanwhile.
+It writes nothing and takes no lock. A sidecar may use the journal at the same time.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from paywitness.secrets import Vault, read_ring
 from paywitness.tools.doctor.secret_checks import find_secret
 
 _PAGE = 200
-_CALL_TIMEOUT_S = 10.0  # nobody is paid by this: it may wait longer than a call
+_CALL_TIMEOUT_S = 10.0  # no payment waits for this, so it may take longer than for a call
 _READ_TIMEOUT_S = 5.0
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
 
 class JournalQueries(Protocol):
-    """What is asked of a journal here. Every method may raise JournalUnavailable."""
+    """The reads that a diff needs. Every method may raise JournalUnavailable."""
 
     async def find_operations(self, listing: OperationQuery) -> tuple[Operation, ...]: ...
 
@@ -47,10 +47,10 @@ class JournalQueries(Protocol):
 @dataclass(frozen=True, slots=True)
 class ReadOnlyJournal:
     queries: JournalQueries
-    vault: Vault | None  # None: there is no key to open anything with
+    vault: Vault | None  # None: no key to decrypt stored messages
 
     async def operations(self, most: int) -> AsyncIterator[Operation]:
-        """Newest first, at most so many."""
+        """The newest operations, at most `most` of them."""
         before: str | None = None
         yielded = 0
         while yielded < most:
@@ -63,7 +63,7 @@ class ReadOnlyJournal:
             before = page[-1].id
 
     async def stored_messages(self, operation: Operation) -> tuple[StoredRequest | None, Response | None, bool]:
-        """The request and the answer, where they are kept and can be opened; and whether something could not be."""
+        """The request and the response, if they are stored and can be decrypted; and whether decryption failed."""
         sealed_request, sealed_response = await self.queries.sealed(operation.id)
         if self.vault is None:
             return None, None, sealed_request is not None or sealed_response is not None
@@ -93,7 +93,7 @@ async def open_read_only(url: str, environment: Mapping[str, str]) -> AsyncItera
 
 
 def _vault(path: Path | None, environment: Mapping[str, str]) -> Vault | None:
-    """The keys that open what is kept: as a sidecar finds them, but none is made."""
+    """A vault with the keys that a sidecar would find. It creates none."""
     key_file = path.with_name(f"{path.name}.keys") if path is not None else None
     try:
         found = find_secret(ENCRYPTION_KEYS, key_file, environment)
@@ -103,14 +103,15 @@ def _vault(path: Path | None, environment: Mapping[str, str]) -> Vault | None:
 
 
 def _never_seals() -> bytes:
-    raise AssertionError("a journal that is only looked at is not written to")
+    raise AssertionError("a journal opened for reading is never written")
 
 
 # --- SQLite
 
 
 class _ReadOnlySqliteReader(SqliteReader):
-    """Reads a file that perhaps no sidecar has open: without a log beside it, as it stands, and no log is made."""
+    """Reads a file that perhaps no sidecar has open. Without a log beside it, it reads the file as it is and makes no
+    log."""
 
     def __init__(self, path: Path) -> None:
         how = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
@@ -124,14 +125,14 @@ class _ReadOnlySqliteReader(SqliteReader):
 
 
 def _open_sqlite(path: Path) -> _ReadOnlySqliteReader:
-    path = Path(os.path.realpath(path))  # a link to a journal is that journal
+    path = Path(os.path.realpath(path))  # a link to a journal means that journal
     if not path.is_file():
         raise SettingsError(f"there is no journal at {path}")
     try:
         reader = _ReadOnlySqliteReader(path)
         if reader.application_id != APPLICATION_ID:
             reader.close()
-            raise JournalUnusable(f"{path} is somebody else's database")
+            raise JournalUnusable(f"{path} is a foreign database")
     except sqlite3.Error as error:
         raise unfit(error, path) from error
     return reader
@@ -139,7 +140,7 @@ def _open_sqlite(path: Path) -> _ReadOnlySqliteReader:
 
 @dataclass(frozen=True, slots=True)
 class _SqliteQueries:
-    """In the thread of its caller: there is nobody else to wait for it."""
+    """Runs in the caller's thread: no other task waits meanwhile."""
 
     reader: SqliteReader
     path: Path
@@ -168,7 +169,8 @@ class _SqliteQueries:
 
 @asynccontextmanager
 async def _redis_queries(url: str) -> AsyncIterator[JournalQueries]:
-    from paywitness.journal.redis.reader import RedisReader  # a tenth of a second, which only those pay who need it
+    # the import takes a tenth of a second, so only those who need it pay
+    from paywitness.journal.redis.reader import RedisReader
     from paywitness.journal.redis.scripts import pipeline_options
     from paywitness.redis.pipeline import RedisPipeline
     from paywitness.redis.url import parse_redis_url

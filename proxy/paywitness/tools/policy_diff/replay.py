@@ -1,8 +1,9 @@
-"""One recorded operation under two policies: where they would first have done something else. By the core's functions.
+"""One recorded operation under two policies, up to their first difference. It uses the core's functions.
 
-The journal keeps what was seen of each attempt (phase, bytes, fault, status) and what that was read as; whole answers
-only of operations that they settled. Of an answer that is gone, a row is known to match or not only where it is the
-one that read it then, or one that was passed over then; else the operation cannot be replayed, and that is said.
+The journal keeps a summary of each attempt (phase, bytes, fault, status, result class), and a whole response only for
+operations that it ended. If a response is gone, we know of only some rows whether they match it: the row that
+classified it then, and the rows that were tried before that one. If any other row would have to read it, the operation
+cannot be replayed, and the report says so.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ _FIELDS_SET_BEFORE_SEND = frozenset({"money", "guard", "stamp", "unstamped", "di
 
 
 class NotReplayed(Exception):
-    """Why an operation cannot be replayed, in words."""
+    """The operation cannot be replayed. The message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayStep:
-    """What one policy makes of one moment of an operation."""
+    """The result of one policy at one step of an operation."""
 
     result_class: str
     effect: str
@@ -51,22 +52,22 @@ class ReplayStep:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """Where the two first part."""
+    """The first step with different results."""
 
-    when: str  # after attempt 2, when it was repeated
+    when: str  # "after attempt 2", "when it was repeated"
     old: ReplayStep
     new: ReplayStep
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    divergence: Divergence | None  # None: both go the same way to the end
-    as_recorded: bool  # the old policy decides what was decided then, as far as they go the same way
+    divergence: Divergence | None  # None: no difference up to the end
+    as_recorded: bool  # the old policy makes the recorded decisions, up to the divergence
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedOperation:
-    """What is known of an operation: the record of it, the answer that is kept, the rules it was read by then."""
+    """The data of an operation: its record, its stored response, and the rules that classified its responses."""
 
     operation: Operation
     history: tuple[HistoryEntry, ...]
@@ -75,7 +76,7 @@ class RecordedOperation:
 
 
 def replay(recorded: RecordedOperation, old: Policy, new: Policy) -> ReplayResult:
-    """The operation under both, up to where they part. Raises NotReplayed."""
+    """Replay the operation under both policies up to their first difference. Raises NotReplayed."""
     was, now = (_PolicyReplay(recorded, policy, old.timeouts.first_byte_s) for policy in (old, new))
     decided, as_recorded = False, True
     tries = 0
@@ -99,12 +100,12 @@ def replay(recorded: RecordedOperation, old: Policy, new: Policy) -> ReplayResul
 
 
 class _PolicyReplay:
-    """The way of an operation under one policy."""
+    """Replays an operation under one policy."""
 
     def __init__(self, recorded: RecordedOperation, policy: Policy, first_byte_waited_s: float) -> None:
         self._recorded = recorded
         self._policy = policy
-        self._first_byte_waited_s = first_byte_waited_s  # for an answer to begin: the old policy's patience
+        self._first_byte_waited_s = first_byte_waited_s  # the old policy's timeout for the first byte
         self._operation = _unsent(recorded.operation, policy)
         self._last_answered_attempt = _attempt_of_response(recorded)
 
@@ -161,7 +162,7 @@ def _unsent(operation: Operation, policy: Policy) -> Operation:
 
 
 def _attempt_of_response(recorded: RecordedOperation) -> int | None:
-    """The attempt that the kept answer is of."""
+    """The number of the attempt that the stored response belongs to."""
     if recorded.response is None:
         return None
     status_code = recorded.response.status_code
@@ -192,9 +193,9 @@ def _evidence(attempt: AttemptSummary, response: Response | None) -> Evidence:
 
 @record
 class _ReconstructedResponseRule(ResponseRule):
-    """A row that is asked about an answer which nobody has any more."""
+    """A row that is applied to a response that is no longer stored."""
 
-    matched: bool | None = None  # what is known of it
+    matched: bool | None = None  # whether it matched; None: unknown
     recorded_class: ResultClass | None = None
 
     def read(self, response: Response, tree: Tree) -> ResultClass | None:
@@ -212,7 +213,7 @@ class _ReconstructedResponseRule(ResponseRule):
 def _classified_from_summary(
     attempt: AttemptSummary, rules: ClassifyRules, then: ClassifyRules | None
 ) -> tuple[Evidence, Classification]:
-    """What the rules make of an answer of which only the status, and what was read of it then, are known."""
+    """Classify a response of which only the status and the former classification are known."""
     said = attempt.classification
     if rules == then:
         stub = Response(attempt.status_code or 0, b"", (), b"")
@@ -221,7 +222,7 @@ def _classified_from_summary(
         raise NotReplayed(RESPONSE_NOT_STORED)
     known = _KnownMatches.of(said, then, attempt.status_code)
     rows, answers = (tuple(known.reconstruct(row) for row in listed) for listed in (rules.rows, rules.answers))
-    # It shows nothing that a row knows, so it contradicts nothing; whether it could be read at all is known.
+    # The stub shows nothing that a row knows, so it contradicts nothing. We know only whether the body could be parsed.
     body = b"" if said.lost else b"<answer/>" if rules.encoding is Encoding.XML else b'{"answer": {}}'
     evidence = _evidence(attempt, Response(attempt.status_code, b"", (), body))
     read = classify(evidence, replace(rules, rows=rows, answers=answers))
@@ -231,12 +232,12 @@ def _classified_from_summary(
     return evidence, replace(read, reference=said.reference, shadow_match=None)
 
 
-_Condition = tuple[object, object]  # headers and expression: what a row asks of an answer beside its status
+_Condition = tuple[object, object]  # headers and expression: the conditions of a row besides the status
 
 
 @dataclass(frozen=True, slots=True)
 class _KnownMatches:
-    """What follows from how an answer was read then: which rows it did not match, and which one it did."""
+    """The rows of the former rules that did not match the response, and the one that did."""
 
     passed: tuple[ResponseRule, ...]
     false: tuple[_Condition, ...]
@@ -253,7 +254,8 @@ class _KnownMatches:
             if row.observe:
                 continue
             passed.append(_nameless(row))
-            # Else the code alone may have kept it from matching, or that it reads a success from an error.
+            # Otherwise its code alone may have kept it from matching, or the rule that an error status never shows
+            # success.
             conclusive = row.code is None or row.otherwise is not None
             conclusive = conclusive and not (status_code >= 300 and any(map(row.says_done, row.result_classes)))
             if conclusive and (row.status_codes is None or status_code in row.status_codes):
@@ -279,5 +281,5 @@ def _condition(row: ResponseRule) -> _Condition:
 
 
 def _nameless(row: ResponseRule) -> ResponseRule:
-    """What it says, wherever it stands."""
+    """The row's content, without its name and its shadow mode."""
     return replace(row, name="", observe=False)

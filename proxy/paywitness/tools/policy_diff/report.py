@@ -15,23 +15,23 @@ _PROVIDER_ITSELF = "provider"
 
 
 def diff_lines(diffs: list[ProviderDiff], limit: int) -> Iterator[str]:
-    """What an edit means, provider by provider; at most `limit` cases of each."""
+    """The changes of an edit, provider by provider, with at most `limit` cases of each."""
     differing = [one for one in diffs if one.differs]
     for one in differing:
         yield from _provider_lines(one, limit)
     if not differing:
-        yield f"No difference in what they mean ({_counted(_cases_run(diffs), 'case')} run under both)."
+        yield f"No difference in meaning ({_counted(_cases_run(diffs), 'case')} run under both)."
         return
     differ = "differs" if len(differing) == 1 else "differ"
     yield f"{len(differing)} of {_counted(len(diffs), 'provider')} {differ}: {summary(diffs)}."
 
 
 def summary(diffs: list[ProviderDiff]) -> str:
-    """How much differs, in a line."""
+    """The numbers of changes, in one line."""
     facts, rows = sum(len(one.facts) for one in diffs), sum(len(one.rows) for one in diffs)
     codes, cases = sum(len(one.codes) for one in diffs), sum(len(one.cases) for one in diffs)
     parts = [_counted(facts, "fact"), _counted(rows, "row"), _counted(codes, "code")]
-    return f"{', '.join(parts)}; {cases} of {_counted(_cases_run(diffs), 'case')} come to something else"
+    return f"{', '.join(parts)}; {cases} of {_counted(_cases_run(diffs), 'case')} have another result"
 
 
 def _cases_run(diffs: list[ProviderDiff]) -> int:
@@ -62,9 +62,9 @@ def _provider_lines(one: ProviderDiff, limit: int) -> Iterator[str]:
 
 def _case_lines(one: ProviderDiff, limit: int) -> Iterator[str]:
     if not one.case_file:
-        yield "  cases: none beside either of them, so none was run"
+        yield "  cases: neither policy has any, so none was run"
         return
-    found = f"{len(one.cases)} of {one.cases_run} come to something else"
+    found = f"{len(one.cases)} of {one.cases_run} have another result"
     yield f"  cases: {found} ({one.case_file})"
     for change in one.cases[:limit]:
         yield f"    {change.case.name}"
@@ -74,10 +74,10 @@ def _case_lines(one: ProviderDiff, limit: int) -> Iterator[str]:
 
 
 def backtest_lines(found: BacktestReport, journal: str) -> Iterator[str]:
-    """What the recorded operations would have come to."""
+    """The effect of the edit on recorded operations."""
     which = "all of them" if found.complete else "the newest (--newest)"
-    yield f"{journal}: looked at {_counted(found.examined, 'operation')}, {which}."
-    yield f"  {found.same:,} would have gone the same way"
+    yield f"{journal}: examined {_counted(found.examined, 'operation')}, {which}."
+    yield f"  {found.same:,} would have been treated alike"
     for kind, total in sorted(found.totals.items(), key=lambda pair: -pair[1].count):
         money = f" ({_money(total.money)})" if total.money else ""
         yield f"  {total.count:,} would have been {kind}{money}"
@@ -85,12 +85,12 @@ def backtest_lines(found: BacktestReport, journal: str) -> Iterator[str]:
         yield f"  {count:,} could not be replayed: {reason}"
     if found.requests_erased:
         why = "their requests are erased when they end, and the edit changes how calls are recognised"
-        yield f"  of {found.requests_erased:,} it is not known whether they would be recognised and keyed alike: {why}"
+        yield f"  of {found.requests_erased:,} it is unknown whether they would be recognised under the same key: {why}"
     if found.decided_differently:
-        why = "by another revision, under another deadline, or where a limit held it back"
-        yield f"  {found.decided_differently:,} were decided otherwise then than the old policy decides: {why}"
+        why = "another revision, another deadline, or a limit that refused a retry"
+        yield f"  {found.decided_differently:,} are recorded with another decision than the old policy makes: {why}"
     if found.examples:
-        yield "Such as:"
+        yield "Examples:"
     for example in found.examples:
         yield from _example_lines(example)
 

@@ -1,7 +1,8 @@
-"""`paywitness policy new`: a starting policy, with comments that say what to verify. Until then it is a careful one.
+"""`paywitness policy new`: a starting policy, with comments that say what to verify.
 
-Where a fact about the provider is not known, the value is the one that cannot charge twice: no window, so nothing is
-re-sent in doubt; no row for what nobody named, so a 2xx that is not understood is doubt.
+If a fact about the provider is unknown, its value is the one that cannot charge twice. The key window is unknown, so
+nothing is re-sent while the outcome is unknown. No row exists for other statuses, so any other 2xx is an unknown
+outcome.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./:-]*\Z")
 _NOT_TEXT = frozenset({"null", "true", "false", "yes", "no", "on", "off", "none"})
 
 
-# What an answer is taken to say where nobody knows: a word that is there only if the thing was done.
+# The status that means success if nobody knows better. It appears only if the operation was executed.
 PAID_STATUSES = {
     OperationKind.SALE: "succeeded",
     OperationKind.AUTHORIZATION: "authorized",
@@ -32,24 +33,22 @@ PAID_STATUSES = {
 
 @dataclass(frozen=True, slots=True)
 class DraftOperation:
-    """A call that moves money, as far as it is known."""
+    """A call that moves money, as far as we know it."""
 
     name: str
     kind: OperationKind
     match: str
-    amount: str = ""  # expressions over the request's body; "" where it carries none
+    amount: str = ""  # expressions over the request's body; "" if it carries none
     unit: str = "minor"
     currency: str = ""
     intent: str = ""
     unit_is_known: bool = False
     reference: str = "id"
-    status: str = "status"  # where an answer says how it stands
-    result_classes: tuple[tuple[str, ResultClass], ...] = (
-        ("succeeded", ResultClass.SUCCEEDED),
-    )  # by the status's words
-    unclassified_statuses: tuple[str, ...] = ()  # words of the status that nobody could place
-    inquiry_request: str = ""  # GET /v1/payments/{reference}, where there is one
-    found_in: str = ""  # where it was read, for the comment
+    status: str = "status"  # the place of the status in a response
+    result_classes: tuple[tuple[str, ResultClass], ...] = (("succeeded", ResultClass.SUCCEEDED),)  # by status
+    unclassified_statuses: tuple[str, ...] = ()  # statuses that a person must classify
+    inquiry_request: str = ""  # GET /v1/payments/{reference}, if there is one
+    found_in: str = ""  # its place in the source, for the comment
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +57,9 @@ class Draft:
     upstream: str
     operations: tuple[DraftOperation, ...]
     body: str = "json"
-    key: str = ""  # header:NAME, body:PATH; "" where the provider takes none
+    key: str = ""  # header:NAME, body:PATH; "" if the provider takes none
     key_required: bool = False
-    left_out: tuple[str, ...] = ()  # calls that are no operation of the draft, told in a comment
+    left_out: tuple[str, ...] = ()  # calls that are no operation of the draft, listed in a comment
     origin: str = ""
 
 
@@ -75,19 +74,19 @@ def policy_text(draft: Draft) -> str:
 
 
 def _head(draft: Draft) -> list[str]:
-    origin = f" It was read out of {draft.origin}." if draft.origin else ""
+    origin = f" It was made from {draft.origin}." if draft.origin else ""
     return [
-        f"# {draft.provider}: a beginning.{origin}",
-        "# Go through every VERIFY with the provider's documentation, note where it is said, then take the word away.",
-        "# What is not known stands at its safe value: nothing is re-sent in doubt, and a 2xx not understood is doubt.",
+        f"# {draft.provider}: a starting policy.{origin}",
+        "# Check every VERIFY against the provider's documentation, note the place there, then remove the word.",
+        "# Unknown facts have safe values: nothing is re-sent in doubt, and an unknown 2xx is an unknown outcome.",
         "#",
-        f"#   paywitness policy check {draft.provider}.yaml     what it says, and what is wrong with it",
+        f"#   paywitness policy check {draft.provider}.yaml     its summary, and every problem in it",
         f"#   paywitness policy test {draft.provider}.yaml      once there are cases in tests/{draft.provider}.yaml",
         "",
         f"provider: {_scalar(draft.provider)}",
         f"upstream: {_scalar(draft.upstream)}    # VERIFY: the test or the live address",
         f"body: {_scalar(draft.body)}    # VERIFY: how request bodies are encoded: json or form",
-        "account: [const:main]    # VERIFY: add what tells accounts apart (header:Merchant-Id); never a credential",
+        "account: [const:main]    # VERIFY: add the account's field (header:Merchant-Id); never a credential",
         "",
     ]
 
@@ -95,7 +94,7 @@ def _head(draft: Draft) -> list[str]:
 def _contract(draft: Draft) -> list[str]:
     if not draft.key:
         return [
-            "# VERIFY: does it take an idempotency key? Without one nothing is sent again once a byte may have left.",
+            "# VERIFY: does it take an idempotency key? Without one nothing is re-sent once a byte may have left.",
             "# idempotency: {send_as: header:Idempotency-Key, window: 24h, errors_under_key: replayed}",
         ]
     return [
@@ -121,17 +120,17 @@ def _operation(operation: DraftOperation) -> list[str]:
     lines += _money(operation)
     if operation.kind.pays and operation.intent:
         lines.append(
-            f"    intent: {_scalar(operation.intent)}    # VERIFY: names the purchase: one payment of it at a time"
+            f"    intent: {_scalar(operation.intent)}    # VERIFY: names the purchase, for one payment at a time"
         )
     elif operation.kind.pays and not parameters:
-        lines.append("    # VERIFY: intent: metadata.order_id    (what names the purchase, so that it is paid once)")
+        lines.append("    # VERIFY: intent: metadata.order_id    (it names the purchase, so that it is paid once)")
     lines += [
-        f"    reference: {_scalar(operation.reference)}    # VERIFY: in the answer",
+        f"    reference: {_scalar(operation.reference)}    # VERIFY: in the response",
         f"    answer: {operation.name}",
     ]
     if operation.inquiry_request:
         lines += [
-            "    ask:    # VERIFY: and add a search by the order or by our stamp, for when its answer was lost",
+            "    ask:    # VERIFY: and add a search by the order or by our stamp, in case its response was lost",
             f"      - {{needs: reference, request: {_scalar(operation.inquiry_request)}, answer: {operation.name}}}",
         ]
     else:
@@ -149,13 +148,13 @@ def _money(operation: DraftOperation) -> list[str]:
         at, code = _scalar(operation.amount), _scalar(operation.currency)
         lines += [
             f"    currency: {code}",
-            f"    fits: {{amount: {at}, unit: {operation.unit}, currency: {code}}}    # VERIFY: in the answer",
+            f"    fits: {{amount: {at}, unit: {operation.unit}, currency: {code}}}    # VERIFY: in the response",
         ]
     return lines
 
 
 def _answers(draft: Draft) -> list[str]:
-    lines = ["answers:    # what an answer means; a 2xx that no row knows is doubt, never a success"]
+    lines = ["answers:    # the meaning of responses; a 2xx without a row is an unknown outcome, never a success"]
     for operation in draft.operations:
         lines.append(f"  {operation.name}:")
         for word, result_class in operation.result_classes:
@@ -168,24 +167,24 @@ def _answers(draft: Draft) -> list[str]:
 
 def _tail(draft: Draft) -> list[str]:
     lines = [
-        "# VERIFY: where an error says why, so that declines are told apart. Until then a 402 is a hard decline.",
+        "# VERIFY: the field with the decline code. Without these rows a 402 is a hard decline.",
         "# classify:",
         "#   - {status: 402, code: error.code, table: declines}",
         "# tables:",
         "#   declines: {issuer_soft_decline: [insufficient_funds], issuer_hard_decline: [stolen_card]}",
         "",
-        "unmatched: forward    # calls that are no operation pass once, as they came; refuse: 403",
-        "timeouts: {connect: 2s, first_byte: 20s, deadline: 60s}    # VERIFY: an issuer may take its time",
+        "unmatched: forward    # calls that are no operation are forwarded once, unchanged; refuse: 403",
+        "timeouts: {connect: 2s, first_byte: 20s, deadline: 60s}    # VERIFY: an issuer may be slow",
         "retry: {default: {attempts: 3, backoff: full, base: 200ms, cap: 5s}}",
     ]
     if draft.left_out:
-        lines += ["", "# Left out, and so forwarded as they come. VERIFY that none of them moves money:"]
+        lines += ["", "# Left out, and so forwarded unchanged. VERIFY that none of them moves money:"]
         lines += [f"#   {call}" for call in draft.left_out]
     return lines
 
 
 def _scalar(text: str) -> str:
-    """The text as a YAML scalar, quoted where YAML or a flow mapping would read something else."""
+    """The text as a YAML scalar. It is quoted if YAML would read anything else."""
     plain = _PLAIN.match(text) and text.lower() not in _NOT_TEXT
     sends = re.fullmatch(r"[A-Z]+ [A-Za-z0-9_./-]+", text)
     return text if plain or sends else json.dumps(text)

@@ -1,8 +1,8 @@
 """`paywitness policy schema`: the JSON Schema (draft 2020-12) of a policy file, for editors.
 
-Made from the one list of keys, `paywitness.policy.schema`: what a key takes is told there in words, and the words
-are read here. What they do not settle is left open: the schema must never refuse what `policy check` accepts. It
-says less than `policy check`, which is the judge.
+It is made from `paywitness.policy.schema`, the one list of keys. There a text describes the values of each key, and
+this module reads that text. A value that the text does not settle stays open: the schema must never refuse a file that
+`policy check` accepts. Only `policy check` finds every problem.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DRAFT = "https://json-schema.org/draft/2020-12/schema"
 TITLE = "Paywitness policy"
 Schema = dict[str, Any]
 
-# YAML gives editors numbers and booleans where a policy means texts: a status, a code, `true`.
+# Editors see numbers and booleans where a policy means texts: a status, a code, `true`.
 _TEXT: Schema = {"type": ["string", "number", "boolean"]}
 _RESULT_CLASSES: Schema = {"enum": [str(result_class) for result_class in ResultClass]}
 _ADVICE: Schema = {"enum": [str(advice) for advice in Advice]}
@@ -38,18 +38,19 @@ _FORMS: dict[str, Schema] = {
 _WORDS = re.compile(r"[a-z_]+(?:(?:, [a-z_]+)* or [a-z_]+)?")
 _NOT_ENUM = frozenset({"text"})
 _WHOLE = re.compile(r"a whole number(?: from ([0-9]+) to ([0-9]+))?")
-# What `extends` never merges: entries of lists, and the one-key mapping. The others may say only what differs.
+# `extends` never merges entries of lists, nor the one-key mapping. In all other blocks a file may give only its
+# differences.
 _WHOLE_BLOCKS = frozenset({"ask", "priority", "fallback", "assumed"})
 _BLOCK_OF: dict[str, Block] = {block.title: block for block in BLOCKS}
 
 
 def policy_schema() -> Schema:
-    """The whole schema. A file that extends a shipped policy need not repeat what that one says."""
+    """The whole schema. A file that extends a shipped policy need not repeat that policy's keys."""
     definitions = {block.title: _object(block) for block in BLOCKS if block is not FILE}
     return {
         "$schema": DRAFT,
         "title": TITLE,
-        "description": "One provider: its calls, what its answers mean, what it promises. See docs/policies.md.",
+        "description": "One provider: its calls, the meaning of its responses, its promises. See docs/policies.md.",
         **_object(FILE),
         "if": {"required": ["extends"]},
         "else": {
@@ -67,7 +68,7 @@ def _object(block: Block) -> Schema:
 
 
 def _value(block: Block, key: str, takes: str) -> Schema:
-    """What stands under a key, by what it says it takes."""
+    """The schema of a key's value, by the text that describes the value."""
     special = _SPECIAL.get((block.title, key)) or _SPECIAL.get(("", key))
     if special is not None:
         return special()
@@ -91,7 +92,7 @@ def _mapping(key: str, takes: str) -> Schema:
 def _scalar(takes: str) -> Schema:
     if "{assumed:" in takes:
         return _assumable(takes)
-    # "none: no event tells of it": the word, and why
+    # "none: no event reports it": the value, and its reason
     head = takes.partition(": ")[0]
     for begins, schema in _FORMS.items():
         if head == begins or (begins.startswith("a ") and head.startswith(begins)):
@@ -99,13 +100,14 @@ def _scalar(takes: str) -> Schema:
     whole = _WHOLE.fullmatch(head)
     if whole is not None:
         bounds = {"minimum": int(whole[1]), "maximum": int(whole[2])} if whole[1] else {"minimum": 0}
-        return {"type": ["integer", "string"], "pattern": "^[0-9]{1,9}$", **bounds}  # a quoted number is one too
+        # a quoted number is a whole number too
+        return {"type": ["integer", "string"], "pattern": "^[0-9]{1,9}$", **bounds}
     words = _WORDS.fullmatch(head)
     return {"enum": re.split(", | or ", head)} if words is not None and head not in _NOT_ENUM else _TEXT
 
 
 def _assumable(takes: str) -> Schema:
-    """A fact, or `{assumed: the fact}`. That it is unknown cannot be assumed of a duration."""
+    """A fact, or `{assumed: the fact}`. Only a duration may be plainly `unknown`; it cannot be assumed to be."""
     words = re.findall(r"[a-z_]+", takes.partition(", or")[0])
     fact: Schema = _DURATION if takes.startswith("a duration") else {"enum": words}
     plain = [fact, {"const": "unknown"}] if "unknown" in takes and fact is _DURATION else [fact]
@@ -154,7 +156,7 @@ def _headers() -> Schema:
     return _map_of(_TEXT)
 
 
-# Where the words alone do not tell: by block and key, or by key in every block.
+# Schemas that the descriptions alone do not give: by block and key, or by key in every block.
 _SPECIAL: dict[tuple[str, str], Callable[[], Schema]] = {
     ("file", "operations"): lambda: _map_of(_ref(OPERATION.title)),
     ("file", "accounts"): lambda: _map_of(_ref("accounts")),
@@ -175,7 +177,7 @@ _SPECIAL: dict[tuple[str, str], Callable[[], Schema]] = {
     ("webhook", "secrets"): lambda: {"anyOf": [_list_of(_ENV), _map_of(_list_of(_ENV))]},
     ("webhook", "event_id"): lambda: {"anyOf": [_TEXT, _list_of(_TEXT)]},
     ("webhook", "find"): lambda: _list_of(_map_of(_TEXT)),
-    # An editor that reads YAML 1.1 makes booleans of `yes`, `no` and `off`.
+    # An editor with YAML 1.1 reads `yes`, `no` and `off` as booleans.
     ("", "limits"): lambda: {"enum": ["enforce", "warn", "off", False]},
     ("operation", "continues"): lambda: {"enum": ["yes", "no", *_BOOLEAN["enum"]]},
     ("operation", "once_per_target"): lambda: {"enum": ["yes", "no", *_BOOLEAN["enum"]]},

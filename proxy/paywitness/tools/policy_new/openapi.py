@@ -1,7 +1,8 @@
-"""A draft out of an OpenAPI file: its POST operations that look as if they moved money, and what they show of it.
+"""A draft from an OpenAPI file: its POST operations that look as if they moved money.
 
-Every guess is one that a person will see: it stands in the draft with its VERIFY. A guess that is wrong must be
-harmless until then, so what cannot be told is left out and listed. References lead nowhere outside the file.
+Every guess stands in the draft with its VERIFY, so that a person checks it. A wrong guess must be harmless until then,
+so facts that cannot be guessed safely are left out, and calls that are left out are listed. References outside the file
+are not followed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from paywitness.core.provider_contract import OperationKind
 from paywitness.core.result import ResultClass
 from paywitness.tools.policy_new.draft import PAID_STATUSES, Draft, DraftOperation
 
-FILE_BYTES_MAX = 20 * 1024 * 1024  # the largest that a provider publishes has about 7 MiB
+FILE_BYTES_MAX = 20 * 1024 * 1024  # the largest published one has about 7 MiB
 _DEPTH_MAX = 6
 _NESTING_MAX = 200
 _FIELDS_MAX = 2_000
@@ -28,7 +29,7 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 Tree = Any
 
 _KEY_HEADER = re.compile(r"idempoten|^(x-|paypal-)?request-?id$|^cko-idem", re.IGNORECASE)
-# By the last words of the path first, then by the operation's own name: /payments/{id}/refunds is a refund.
+# Tried on the last segments of the path first, then on the operation's own name: /payments/{id}/refunds is a refund.
 _KINDS = (
     (OperationKind.REFUND, re.compile(r"refund")),
     (OperationKind.CAPTURE, re.compile(r"captur")),
@@ -42,8 +43,8 @@ _AMOUNT_FIELDS = ("amount", "amount.value", "amount.amount", "amount_money.amoun
 _CURRENCY_FIELDS = ("currency", "amount.currency", "amount.currency_code", "amount_money.currency", "currency_code")
 _ORDER_FIELDS = ("order_id", "orderId", "metadata.order_id", "merchant_reference", "reference_id")
 _STATUS_FIELDS = ("status", "state", "resultCode", "result.status")
-# Words of a status that may be taken for what they say, by kind. The answer to a refund is often the payment, whose
-# "paid" says nothing of the refund: there a word counts only if it can mean nothing else. The rest is for a person.
+# Statuses whose meaning is clear, by kind. The response to a refund is often the payment, whose "paid" says nothing
+# about the refund. For such kinds only unambiguous statuses count. A person must classify the others.
 _PAYMENT_STATUSES = {
     ResultClass.SUCCEEDED: "succeeded success paid captured completed complete settled authorized authorised approved",
     ResultClass.PENDING: "pending processing in_progress",
@@ -65,11 +66,11 @@ _STATUSES_BY_KIND: dict[OperationKind, dict[ResultClass, str]] = {
 
 
 class NotOpenApi(Exception):
-    """Why the file cannot be used, for a person."""
+    """The file cannot be used. The message is the reason."""
 
 
 def read_openapi(content: bytes) -> Tree:
-    """The document, JSON or YAML."""
+    """Parse the document, JSON or YAML."""
     if len(content) > FILE_BYTES_MAX:
         raise NotOpenApi(f"it has more than {FILE_BYTES_MAX // 1024 // 1024} MiB")
     try:
@@ -89,7 +90,7 @@ def read_openapi(content: bytes) -> Tree:
 def _yaml(text: str) -> Tree:
     depth = 0
     for event in yaml.parse(text, Loader=_LOADER):
-        # The parser bears any depth; what builds values out of it, being C, would take the process down.
+        # The parser takes any depth. The constructor is written in C, and deep nesting would crash the process.
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > _NESTING_MAX:
             raise NotOpenApi(f"it is nested more than {_NESTING_MAX} levels deep")
@@ -97,7 +98,7 @@ def _yaml(text: str) -> Tree:
 
 
 def draft_from(document: Tree, *, provider: str = "", upstream: str = "", key: str = "", origin: str = "") -> Draft:
-    """A draft of what looks as if it moved money. What is given comes before what is found; `key` may be `none`."""
+    """A draft of the calls that look as if they moved money. Given values win over found ones; `key` may be `none`."""
     found: list[DraftOperation] = []
     left_out: list[str] = []
     headers: list[str] = []
@@ -113,7 +114,7 @@ def draft_from(document: Tree, *, provider: str = "", upstream: str = "", key: s
         found.append(_operation(document, item, kind, match, {operation.name for operation in found}, prefix))
     if not found:
         raise NotOpenApi(
-            "none of its POST operations looks as if it moved money; name them by --pay, --refund and so on"
+            "none of its POST operations looks as if it moved money; name them with --pay, --refund and so on"
         )
     title = str(_map(document.get("info")).get("title") or "")
     more = [f"and {len(left_out) - _LEFT_OUT_MAX} more"] if len(left_out) > _LEFT_OUT_MAX else []
@@ -129,7 +130,7 @@ def draft_from(document: Tree, *, provider: str = "", upstream: str = "", key: s
 
 
 def _literal_first(operation: DraftOperation) -> list[bool]:
-    """/v1/payments/batch before /v1/payments/{id}, which would take its calls."""
+    """A sort key: /v1/payments/batch comes before /v1/payments/{id}, which would match its calls."""
     return [segment.startswith("{") for segment in operation.match.split("/")]
 
 
@@ -189,7 +190,7 @@ def _unused_name(match: str, taken: set[str]) -> str:
 
 
 def _inquiry_request(document: Tree, match: str, prefix: str) -> str:
-    """GET of the same path with a name at its end."""
+    """The GET of the same path with one parameter at its end, as an inquiry."""
     path = match.removeprefix("POST ")
     for candidate, method, _ in _calls(document):
         head, _, last = (prefix + candidate).rpartition("/")
@@ -199,7 +200,7 @@ def _inquiry_request(document: Tree, match: str, prefix: str) -> str:
 
 
 def _match(path: str) -> str | None:
-    """The path as a policy writes it: names in lower case, each a whole segment. None where that cannot be."""
+    """The path as a policy writes it: names in lower case, each a whole segment. None if that is impossible."""
     segments = []
     for segment in path.strip("/").split("/"):
         name = re.fullmatch(r"\{([^{}]+)\}", segment)
@@ -214,7 +215,7 @@ def _match(path: str) -> str | None:
 
 
 def _name(text: str) -> str:
-    """paymentId, Payment-Id, "Payment API": lower case, joined by _."""
+    """paymentId, Payment-Id or "Payment API" as payment_id or payment_api."""
     apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", text)
     found = re.sub(r"[^a-z0-9]+", "_", apart.lower()).strip("_")
     return re.sub(r"^[0-9_]+", "", found)[:40].rstrip("_")
@@ -239,7 +240,7 @@ def _server(document: Tree) -> str:
 
 
 def _prefix(document: Tree) -> str:
-    """The part of every path that stands in the server's address: a policy matches the whole path."""
+    """The part of every path that is in the server's address. A policy matches the whole path."""
     url = _map(next(iter(_list(document.get("servers"))), None)).get("url")
     path = re.sub(r"^https?://[^/]+", "", url) if isinstance(url, str) else document.get("basePath") or ""
     return path.rstrip("/") if isinstance(path, str) and "{" not in path else ""
@@ -258,7 +259,7 @@ def _encoding(document: Tree) -> str:
 
 
 def _map(node: Any) -> dict[str, Any]:
-    """What should be a mapping, if it is one: a description may say anything anywhere."""
+    """The node if it is a mapping, else an empty one: a description may hold anything anywhere."""
     return node if isinstance(node, dict) else {}
 
 
@@ -267,7 +268,7 @@ def _list(node: Any) -> list[Any]:
 
 
 def _resolved(document: Tree, node: Any, depth: int = 0) -> dict[str, Any]:
-    """The node, or what its reference within the file leads to."""
+    """The node, or the target of its reference within the file."""
     if not isinstance(node, dict):
         return {}
     reference = node.get("$ref")
@@ -286,7 +287,7 @@ def _schema_of(document: Tree, body: Any, parameters: list[Any]) -> Any:
     for media in _map(_resolved(document, body).get("content")).values():
         if "schema" in _map(media):
             return media["schema"]
-    # Swagger 2: the body is a parameter.
+    # In Swagger 2 the body is a parameter.
     bodies = [one for one in (_resolved(document, found) for found in parameters) if one.get("in") == "body"]
     return bodies[0].get("schema") if bodies else None
 
@@ -300,7 +301,7 @@ def _response_schema(document: Tree, item: dict[str, Any]) -> Any:
 
 
 def _fields(document: Tree, schema: Any, prefix: str = "", depth: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The fields of an object by their dotted paths, two levels deep: that is where amounts stand."""
+    """The fields of an object by their dotted paths, two levels deep: amounts are found there."""
     found = _resolved(document, schema)
     for part in _list(found.get("allOf")) if depth <= _DEPTH_MAX else ():
         yield from _fields(document, part, prefix, depth + 1)

@@ -1,7 +1,7 @@
-"""Cases of `policy test` as values: a request, the result it met, the expectations. And the YAML keys of a case.
+"""Cases of `policy test` as values: a request, its result, the expectations. And the YAML keys of a case.
 
-The second half turns what a case gives into the bytes and the evidence that the core reads. Reading a case file is
-in case_file.py; nothing is evaluated here.
+The second half makes bytes and evidence for the core from a case's values. case_file.py reads a case file. Nothing is
+evaluated here.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from paywitness.policy.reading.value_readers import InvalidValue, Reader, choice
 from paywitness.policy.schema import Block
 
 # --- Expected facts
-# What a case may expect: the facts that a trial finds, by name, and how each is written.
+# The facts that a case may expect, by name, each with its form.
 
-NONE = "none"  # a fact that there is not: no operation, no key, nobody told anything yet
+NONE = "none"  # the fact does not exist: no operation, no key, no reply yet
 RULE_NAMES = tuple(rule.name for rule in (*RULES, DEFAULT_RULE))
 
 
@@ -82,47 +82,48 @@ EXPECT = Block(
     {
         "operation": "the operation's name, or none",
         "client_key": "the caller's key, or generated",
-        "key_from": "where it was found: header:NAME, body:PATH, paywitness-key or generated",
+        "key_from": "its place: header:NAME, body:PATH, paywitness-key or generated",
         "provider_key": "own (the caller's), derived or none",
-        "account": "a list: what each place of 'account' holds",
+        "account": "a list: the value at each place of 'account'",
         "amount": "an amount in major units and its currency, such as 10.99 EUR, or none",
         "guard": "intent:TEXT, target:TEXT, fingerprint or none",
         "class": "a reading, or none",
         "effect": "none, possible or done",
-        "advice": "what the customer may be told after it, such as contact_issuer",
-        "row": "the row that read it, such as classify[2] or answers.charge[0], or a built-in rule such as http_500",
-        "observed": "the first row with 'observe: true' that would have read it, or none",
+        "advice": "the hint for the customer, such as contact_issuer",
+        "row": "the row that matched, such as classify[2] or answers.charge[0], or a built-in rule such as http_500",
+        "observed": "the first row with 'observe: true' that would have matched, or none",
         "reference": "the provider's name for it, or none",
         "found": "of 'asked', 'event' and 'cancelled': hit, missed, failed, not_ours or none",
         "found_by": "of 'event': operation_id, provider_key, client_key, reference, intent or none",
         "state": "the operation's state after it",
-        "action": "what is decided, or none",
-        "because": "the name of the rule that decided it",
-        "outcome": "what became of the money, in the caller's word",
-        "status": "the status that the caller gets, or none while it is tried again",
-        "problem": "the problem that the caller gets, or none where it is the provider's own answer",
+        "action": "the decided action, or none",
+        "because": "the name of the rule that decided",
+        "outcome": "the outcome that the caller gets",
+        "status": "the status that the caller gets, or none while a retry follows",
+        "problem": "the problem that the caller gets, or none if it is the provider's own response",
     },
 )
 
 
 # --- Cases
 
-# What a reader of a policy looks for. A case or flow says what it shows, `left_out` says why a file has none.
+# The situations that a reader of a policy looks for. `shows` of a case or flow names them. `left_out` gives the reason
+# why a file has none.
 SITUATIONS = (
     "second_capture",  # another capture of a part
-    "already_captured",  # the provider refuses a capture, because the payment is captured
+    "already_captured",  # the provider refuses a capture because the payment is already captured
     "over_refund",  # a refund of more than is left
     "void_against_capture",  # a void while a capture is open or unknown
-    "pay_after_refund",  # an order is paid again after its payment was given back
+    "pay_after_refund",  # an order is paid again after its payment was refunded
     "begun_anew",  # another object for the same order, after a lost response
     "decline_then_pay",  # a decline, then another try
-    "customer_action",  # 3DS and redirects: the payment is completed by another call, or away from us
-    "refund_fails_later",  # a refund that succeeded comes back
+    "customer_action",  # 3DS and redirects: another call completes the payment, or the customer does it at the provider
+    "refund_fails_later",  # the provider takes a refund back after its success
     "payout_repeated",  # a payout again under a fresh key
     "dispute",  # a chargeback is opened, won or lost
-    "foreign_object",  # asked about one thing, the provider shows another one like it
-    "stale_object",  # what the object shows was left by an earlier try
-    "two_merchants",  # equal keys, orders and amounts of two accounts
+    "foreign_object",  # the response to an inquiry shows another object of the same kind
+    "stale_object",  # the object still shows the result of an earlier attempt
+    "two_merchants",  # equal keys, orders and amounts in two accounts
 )
 SHOWS_FORMS = f"{listed(SITUATIONS)}, or a list of them"
 LEFT_OUT = Block("left_out", dict.fromkeys(SITUATIONS, "the reason why no case and no flow shows it"))
@@ -131,7 +132,7 @@ RESPONSE_FORMS = "a status such as 402, the name of a response, or a mapping: li
 FILE = Block(
     "case file",
     {
-        "policy": "the policy's file, seen from here; else the one of this name in the folder above",
+        "policy": "the policy's path, relative to this file; by default the file of this name in the folder above",
         "requests": "a mapping from a name to a request",
         "responses": "a mapping from a name to a response",
         "cases": "a list of cases",
@@ -145,7 +146,7 @@ REQUEST = Block(
         "like": "the name of a request above, which this one changes",
         "send": "a method and a path such as POST /v1/charges/ch_1/refunds",
         "headers": "a mapping of headers",
-        "body": "a mapping, in the encoding of the policy; or a text, as it stands",
+        "body": "a mapping, in the encoding of the policy; or a text, unchanged",
     },
 )
 RESPONSE = Block(
@@ -154,7 +155,7 @@ RESPONSE = Block(
         "like": "the name of a response above, which this one changes",
         "status": "a whole number from 100 to 599",
         "headers": "a mapping of headers",
-        "body": "JSON; or a text, as it stands",
+        "body": "JSON; or a text, unchanged",
     },
 )
 CASE = Block(
@@ -162,15 +163,15 @@ CASE = Block(
     {
         "name": "what the case shows, in a few words",
         "request": "the name of a request, or a mapping: like, send, headers, body",
-        "each": "a list of texts: the case is run with each of them for {each}",
-        "after": "a mapping: what came before, and when",
+        "each": "a list of texts: the case runs once for each, in place of {each}",
+        "after": "a mapping: the earlier attempt, and its time",
         "response": RESPONSE_FORMS,
         "fault": listed(WireFault),
         "phase": listed(phase.label for phase in NetworkPhase),
-        "asked": f"what an inquiry was answered: {RESPONSE_FORMS}",
-        "event": "a webhook's delivery, a mapping: headers, body",
-        "cancelled": f"what a cancel was answered: {RESPONSE_FORMS}",
-        "expect": "a mapping: what should come of it",
+        "asked": f"the response to an inquiry: {RESPONSE_FORMS}",
+        "event": "a webhook, a mapping: headers, body",
+        "cancelled": f"the response to a cancel: {RESPONSE_FORMS}",
+        "expect": "a mapping: the expected facts",
         "shows": SHOWS_FORMS,
     },
     required=("request", "expect"),
@@ -182,15 +183,15 @@ AFTER = Block(
         "response": RESPONSE_FORMS,
         "fault": listed(WireFault),
         "phase": listed(phase.label for phase in NetworkPhase),
-        "reference": "the provider's name for it, where it is known",
+        "reference": "the provider's name for it, if it is known",
         "age": "a duration such as 300ms, 2s, 5m, 24h or 30d: since the first send",
-        "tries": "a whole number from 0 to 10: of this call, the one that just ended included",
+        "tries": "a whole number from 0 to 10: attempts of this call, with the one that just ended",
         "background": "true or false",
     },
 )
 BLOCKS = (FILE, REQUEST, RESPONSE, EVENT, CASE, AFTER, EXPECT, LEFT_OUT)
 
-PLACEHOLDERS = ("each", "operation_id", "provider_key", "client_key", "reference")  # in texts of what comes back
+PLACEHOLDERS = ("each", "operation_id", "provider_key", "client_key", "reference")  # in texts of responses and events
 RESULT_KEYS = ("response", "fault", "asked", "event", "cancelled")
 
 
@@ -211,16 +212,16 @@ class GivenResponse:
 
 @dataclass(frozen=True, slots=True)
 class GivenAttempt:
-    """What one attempt came to: a response, or a fault on the wire."""
+    """The result of one attempt: a response, or a fault on the wire."""
 
     response: GivenResponse | None = None
     fault: WireFault | None = None
-    phase: NetworkPhase | None = None  # None: the one in which such a fault shows
+    phase: NetworkPhase | None = None  # None: the phase in which such a fault usually shows
 
 
 @dataclass(frozen=True, slots=True)
 class Precondition:
-    """What came before: an earlier attempt, and how it stands by now."""
+    """The state before the case: an earlier attempt, its age, and its call."""
 
     attempt: GivenAttempt | None = None
     age_s: float | None = None
@@ -238,7 +239,8 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One case. At most one of `seen`, `asked`, `event` and `cancelled`; without any, a repeat comes and is decided."""
+    """One case. It has at most one of `seen`, `asked`, `event` and `cancelled`. Without any, a duplicate comes and is
+    decided."""
 
     name: str
     location: SourceLocation
@@ -247,7 +249,7 @@ class Case:
     precondition: Precondition = Precondition()
     attempt: GivenAttempt | None = None
     inquiry_response: GivenResponse | None = None
-    webhook_event: GivenResponse | None = None  # its body and headers; a delivery has no status
+    webhook_event: GivenResponse | None = None  # body and headers; a webhook has no status
     cancel_response: GivenResponse | None = None
     shows: tuple[str, ...] = ()
 
@@ -300,7 +302,7 @@ def with_each(case: Case, each: str) -> Case:
 
 # --- Bytes and evidence
 
-# The phase in which a fault shows, where the case says nothing else. From SENDING on the provider may have seen it.
+# The phase in which a fault shows, unless the case gives one. From SENDING on the provider may have got the request.
 _PHASE_OF_FAULT = {
     WireFault.CIRCUIT_OPEN: NetworkPhase.RESOLVING,
     WireFault.NOT_ADMITTED: NetworkPhase.RESOLVING,
@@ -320,7 +322,7 @@ _PHASE_OF_FAULT = {
 
 
 def evidence_of(attempt: GivenAttempt, encoding: Encoding = Encoding.JSON) -> Evidence:
-    """The evidence of an attempt that came to this. `encoding` is that of requests."""
+    """The evidence of an attempt with this result. `encoding` is that of requests."""
     if attempt.response is not None:
         return Evidence(NetworkPhase.COMPLETE, 1, None, response_of(attempt.response, encoding), "", 0.0)
     assert attempt.fault is not None
@@ -337,8 +339,8 @@ def response_of(given: GivenResponse, encoding: Encoding = Encoding.JSON) -> Res
 
 
 def body_bytes(body: Any, encoding: Encoding) -> bytes:
-    """The body as it goes over the wire. A text stands as it is. XML has one root: what has several members is
-    JSON, which may stand in its place."""
+    """The body in the bytes of the wire. A text goes unchanged. XML has one root, so a mapping with several members is
+    written as JSON, which may stand in its place."""
     if body is None:
         return b""
     if isinstance(body, str):

@@ -1,7 +1,7 @@
-"""A trial: one case through the core's own functions, as the engine would call them; what came of it, fact by fact.
+"""One case through the core's own functions, as the engine would call them, and the facts that result.
 
-Nothing is sent, stored or waited for. Where chance would have a say, the longest wait is taken. The facts have the
-names under which a case expects them.
+Nothing is sent, stored or waited for. If chance decides a wait, the longest one is taken. The facts have the names
+under which a case expects them.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from paywitness.tools.policy_test.case import (
 from paywitness.tools.policy_test.recognition import CaseError, RecognisedCase, recognise_case
 
 _LONGEST_DRAW = 1.0
-_UNTOUCHED_PAYMENT = Payment("", "", "")  # nothing of ours on it was left unanswered, unless `after` says so
+_UNTOUCHED_PAYMENT = Payment("", "", "")  # no other operation of ours on it is unanswered, unless `after` says so
 _NO_REPLY_YET = frozenset({Action.RETRY_SAME_OPERATION, Action.FALLBACK_NEW_ATTEMPT})
 
 
 @dataclass(slots=True)
 class CaseResult:
-    """What came of a case. `facts` has every name a case may expect that applies to it."""
+    """The result of a case. `facts` holds every name that a case may expect and that applies."""
 
     facts: dict[str, str] = field(default_factory=dict)
-    context: DecisionContext | None = None  # of the decision, where one was made
+    context: DecisionContext | None = None  # of the decision, if one was made
 
 
 def evaluate_case(case: Case, provider: Provider) -> CaseResult:
-    """Run the case. Raises CaseError where it cannot be."""
+    """Run the case. Raises CaseError if it is not possible."""
     recognised, facts = recognise_case(case.request, provider)
     result = CaseResult(facts)
     if recognised is None:
@@ -73,7 +73,8 @@ def evaluate_case(case: Case, provider: Provider) -> CaseResult:
 
 
 def _evaluate_attempt(recognised: RecognisedCase, case: Case, result: CaseResult) -> None:
-    """The end of an attempt, or without one the repeat of an operation in doubt: concluded, decided, answered."""
+    """Conclude and decide the end of an attempt. Without one, decide about a duplicate of an operation with unknown
+    outcome."""
     policy = recognised.policy
     before = operation = _operation_before(recognised, case)
     evidence = _evidence(case.attempt, recognised) if case.attempt is not None else None
@@ -86,7 +87,7 @@ def _evaluate_attempt(recognised: RecognisedCase, case: Case, result: CaseResult
         operation, _ = conclude(operation, operation.attempts, classification, policy.contract)
         result.facts |= _classification_facts(classification)
     elif operation.state is not State.UNKNOWN:
-        raise CaseError(f"a repeat is decided only of what is in doubt, and 'after' leaves it {operation.state}")
+        raise CaseError(f"a repeat is decided only if the outcome is unknown, and 'after' leaves it {operation.state}")
     result.context = case_decision_context(policy, operation, case.precondition, evidence, classification)
     decision = decide(result.context)
     followed = _after_decision(before, operation, decision)
@@ -95,7 +96,8 @@ def _evaluate_attempt(recognised: RecognisedCase, case: Case, result: CaseResult
 
 
 def _operation_before(recognised: RecognisedCase, case: Case) -> Operation:
-    """The operation when the case's own evidence comes: after what was before, and with an attempt under way for it."""
+    """The operation before the case's own evidence: `after` is applied, and an attempt is under way if the case has
+    one."""
     policy, precondition = recognised.policy, case.precondition
     operation = advance(recognised.operation, Event.SEND_RECORDED)
     if precondition.attempt is not None:
@@ -106,10 +108,10 @@ def _operation_before(recognised: RecognisedCase, case: Case) -> Operation:
         if case.attempt is not None:
             again = {State.UNKNOWN: Event.RESEND_RECORDED, State.BACKOFF: Event.SEND_RECORDED}.get(operation.state)
             if again is None:
-                raise CaseError(f"no attempt follows one that left the operation {operation.state}")
+                raise CaseError(f"no attempt can follow, because 'after' leaves the operation {operation.state}")
             operation = advance(operation, again)
     elif case.attempt is None:
-        # Asked about, or told by an event: the answer to the attempt was lost.
+        # An inquiry or an event comes: the attempt's response was lost.
         lost = Classification.of(ResultClass.NETWORK_READ_TIMEOUT, "answer_timed_out", lost=True)
         operation, _ = conclude(operation, 1, lost, policy.contract)
     return operation.changed(reference=precondition.reference or operation.reference)
@@ -127,7 +129,7 @@ def case_decision_context(
     evidence: Evidence | None,
     last: Classification | None,
 ) -> DecisionContext:
-    """What the engine would decide from. An age beyond the deadline means a repeat, which has a deadline of its own."""
+    """The engine's input for the decision. An age beyond the deadline means a duplicate, which has its own deadline."""
     age_s, deadline_s = precondition.age_s or 0.0, policy.timeouts.deadline_s
     same_call = last is not None and age_s < deadline_s
     tries = operation.attempts if same_call else 0 if last is None else 1
@@ -156,7 +158,7 @@ def _wait_s(
 
 
 def _after_decision(before: Operation, after: Operation, decision: Decision) -> Operation:
-    """The operation as the decision leaves it. Its times are not looked at."""
+    """The operation after the decision. Its times do not matter."""
     if decision.action is Action.MARK_TERMINAL_FAILURE and after.state is State.BACKOFF:
         after = advance(after, Event.GIVEN_UP)
     elif decision.action is Action.SEND_TO_REVIEW and not after.state.ended:
@@ -171,7 +173,7 @@ def _reply_facts(
     evidence: Evidence | None,
     classification: Classification | None,
 ) -> dict[str, str]:
-    """What the caller gets, if it gets anything yet."""
+    """The reply that the caller gets, if it gets one yet."""
     if decision.action in _NO_REPLY_YET:
         return {"status": NONE, "problem": NONE}
     shape = ErrorShape(policy.problem, policy.give_up_headers)
@@ -192,7 +194,7 @@ def _evaluate_inquiry(recognised: RecognisedCase, case: Case, given: GivenRespon
     values = TemplateValues(operation, found.parameters, found.tree, headers)
     inquiry = next((one for one in policy.inquiries if one.target(values) is not None), None)
     if inquiry is None:
-        raise CaseError(f"{policy.operation} cannot be asked about: no 'ask' of it can be filled in")
+        raise CaseError(f"{policy.operation} has no 'ask' that can be filled in")
     evidence = evidence_of(
         GivenAttempt(fill_response(given, recognised.placeholders(operation.reference))), policy.encoding
     )
@@ -232,7 +234,7 @@ def _evaluate_webhook_event(
     result.facts |= {"found": NONE, "found_by": matched_by or NONE, **_state_facts(operation)}
     if matched_by is None:
         return
-    if rules.hint:  # it is not believed: the provider is asked
+    if rules.hint:  # a hint is no evidence: the sidecar inquires
         result.facts |= {"action": Action.STATUS_INQUIRY} if policy.inquiries else {}
         return
     event = webhook_events[0].payload
@@ -252,7 +254,7 @@ def _evaluate_webhook_event(
 
 
 def _matched_by(webhook_event: WebhookEvent, operation: Operation) -> MatchKey | None:
-    """By what the event names the operation of this case."""
+    """The key by which the event names the operation of this case."""
     guard = operation.guard
     known = {
         MatchKey.OPERATION_ID: operation.stamp,
@@ -267,12 +269,13 @@ def _matched_by(webhook_event: WebhookEvent, operation: Operation) -> MatchKey |
 def _apply_external_evidence(
     seen: Shown, source: EvidenceSource, operation: Operation, policy: Policy, result: CaseResult
 ) -> None:
-    """What an inquiry, a cancel or an event showed, and where it leaves the operation."""
+    """Apply the result of an inquiry, a cancel or an event, and note the state that follows."""
     finding = seen.finding
     result.facts["found"] = finding.kind
     if finding.classification is not None:
         result.facts |= _classification_facts(finding.classification)
-        # What may be an earlier call's is read as ours: a case is about one call. A flow waits for `settle`.
+        # The object may belong to an earlier call. We take it as ours, because a case is about one call. A flow waits
+        # for `settle`.
         operation, _ = conclude_external(operation, source, finding.classification, policy.contract, settled=False)
     result.facts |= _state_facts(operation)
 

@@ -1,4 +1,4 @@
-"""Case files: what a policy should make of a request and what came of it, as `policy test` reads them.
+"""Case files of `policy test`: requests, their results, and the expected facts.
 
 A case file stands beside its policy (policies/tests/stripe.yaml is stripe.yaml's). It is read like a policy: strict
 keys, scalars as written, every problem with its file:line:column.
@@ -61,7 +61,7 @@ from paywitness.tools.policy_test.flow import (
     Step,
 )
 
-CASES_MAX = 2_000  # after `each`: what a policy of ten operations and two hundred codes needs, several times over
+CASES_MAX = 2_000  # after `each`; several times the need of a policy with ten operations and two hundred codes
 FLOWS_MAX = 500
 STEPS_MAX = 100  # of one flow
 _AGE_MAX_S = 366 * 86_400.0
@@ -70,7 +70,7 @@ T = TypeVar("T")
 
 
 def is_case_file(content: bytes, *, among_cases: bool) -> bool:
-    """Whether it means to be one. Whatever is wrong with it is told when it is read."""
+    """Whether the file is meant as a case file. Its problems are reported when it is read."""
     document = read_document(content, "", FileProblems())
     if document is None:
         return among_cases
@@ -89,7 +89,7 @@ def read_case_file(content: bytes, source: str) -> CaseFile:
 
 
 class _CaseReader:
-    """Reads one file: what is named first, then the cases that use the names."""
+    """Reads one file: the named requests and responses first, then the cases that use the names."""
 
     def __init__(self, file: Section) -> None:
         self.file = file
@@ -180,7 +180,7 @@ class _CaseReader:
         return _merged(base, json_value(node))
 
     def _check_quotes(self, node: Node, path: str) -> None:
-        """`{each}` without quotes is a mapping to YAML, and never what was meant."""
+        """Refuse `{each}` without quotes: YAML reads it as a mapping, which is never meant."""
         if isinstance(node, ListNode):
             for index, item in enumerate(node.items):
                 self._check_quotes(item, f"{path}[{index}]")
@@ -192,7 +192,7 @@ class _CaseReader:
                 self._check_quotes(child, f"{path}.{key}")
 
     def _cases(self, section: Section) -> list[Case]:
-        """The case, or one for each of its `each`."""
+        """The case, or one case for each value of `each`."""
         result_keys = [key for key in RESULT_KEYS if section.has(key)]
         if len(result_keys) > 1:
             section.add_problem(
@@ -201,9 +201,7 @@ class _CaseReader:
         precondition = self._precondition(section)
         if not result_keys and precondition.attempt is None:
             allowed = f"one of {listed(RESULT_KEYS)}; or 'after' with a fault or response, which a repeat then follows"
-            self.problems.add(
-                section.location, section.path, f"found nothing that comes of the request, allowed: {allowed}"
-            )
+            self.problems.add(section.location, section.path, f"found no result of the request, allowed: {allowed}")
         request = self._entry(section, "request")
         case = Case(
             name=section.read_or("name", text, "") or _default_name(section, result_keys),
@@ -234,7 +232,7 @@ class _CaseReader:
             section.add_problem(kinds[1], f"found beside '{kinds[0]}', allowed: one of {listed(_STEP_KINDS)}")
         if not kinds and not section.has("pause"):
             allowed = f"one of {listed((*_STEP_KINDS, 'pause'))}"
-            self.problems.add(section.location, section.path, f"found nothing that happens, allowed: {allowed}")
+            self.problems.add(section.location, section.path, f"found nothing to do, allowed: {allowed}")
         for key, of in (*((key, "request") for key in ("response", "lost", "fault")), ("of", "inquiry")):
             if section.has(key) and of not in kinds:
                 section.add_problem(key, f"found without '{of}', allowed: only beside one")
@@ -365,7 +363,7 @@ def _unknown_name(found: str, known: Mapping[str, object], where: str) -> str:
 
 
 def _default_name(section: Section, result_keys: list[str]) -> str:
-    """What a case without a name is called: what is sent, and what came of it."""
+    """The name of a case without one: its request, and its result."""
 
     def word(key: str) -> str:
         node = section.node(key)
@@ -383,7 +381,7 @@ def _default_name(section: Section, result_keys: list[str]) -> str:
 
 
 def _merged(base: Any, over: Any) -> Any:
-    """Mappings merge, and null takes a key away; everything else replaces."""
+    """Mappings merge, and null removes a key. Any other value replaces the base."""
     if not isinstance(base, dict) or not isinstance(over, dict):
         return over
     merged = {**base, **{key: _merged(base.get(key), value) for key, value in over.items()}}

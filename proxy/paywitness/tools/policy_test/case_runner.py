@@ -1,4 +1,6 @@
-"""`paywitness policy test`: case files run against their policies; what failed, and what no case reaches."""
+"""`paywitness policy test`: runs case files against their policies, and reports failures and the rules that no case
+reaches.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +27,14 @@ CASES_FOLDER = "tests"
 
 @dataclass(frozen=True, slots=True)
 class CaseFailure:
-    """One thing that a case or a step of a flow expected and that did not come."""
+    """One expectation of a case or of a flow's step that was not met."""
 
     location: SourceLocation
     key: str
     expected: str
     actual: str
     because: str = ""
-    step: int = 0  # of a flow, counted from 1; 0: it is a case
+    step: int = 0  # of a flow, counted from 1; 0 for a case
 
     def __str__(self) -> str:
         message = f"expected {self.expected}, came {self.actual}" if self.expected else self.actual
@@ -93,7 +95,7 @@ class CaseRun:
 
 
 def run_case_files(paths: Iterable[Path]) -> list[CaseRun]:
-    """Test policies, directories of them, or case files. Never raises: whatever is wrong is told."""
+    """Test policies, directories of them, or case files. It never raises: every problem is in the result."""
     found: dict[Path, CaseRun] = {}
     for path in paths:
         try:
@@ -107,7 +109,7 @@ def run_case_files(paths: Iterable[Path]) -> list[CaseRun]:
 
 
 def _policies_with_cases(path: Path) -> Iterator[tuple[Path, Path]]:
-    """Each policy file under the path, with where its cases are or would be."""
+    """Each policy file under the path, with the path of its case file, whether it exists or not."""
     if path.is_dir() and path.name == CASES_FOLDER and not (path / CASES_FOLDER).is_dir():
         for file in policy_files(path):
             yield from _policies_with_cases(file)
@@ -124,7 +126,7 @@ def _policies_with_cases(path: Path) -> Iterator[tuple[Path, Path]]:
                 yield from _policies_with_cases(file)
         return
     if not path.exists():
-        raise PolicyError((f"{path}: there is none: name a policy, a directory of them, or a case file",))
+        raise PolicyError((f"{path}: not found: name a policy, a directory of them, or a case file",))
     content = read_policy_file(path)
     if not is_case_file(content, among_cases=path.parent.name == CASES_FOLDER):
         yield path, path.parent / CASES_FOLDER / path.name
@@ -162,7 +164,7 @@ def _judge(case: Case, provider: Provider, reached: list[ReachedRule]) -> Judged
         return JudgedCase(case, NONE, NONE, (CaseFailure(case.location, "", "", f"the case cannot be run: {error}"),))
     read = [one for one in reached[reached_before:] if not one.observed]
     if "row" not in result.facts and read:
-        result.facts |= {"row": read[-1].rule, "class": read[-1].result_class}  # it was read as absent
+        result.facts |= {"row": read[-1].rule, "class": read[-1].result_class}  # it was classified as absent
     facts = result.facts
     failures = tuple(
         CaseFailure(
@@ -179,7 +181,7 @@ def _judge(case: Case, provider: Provider, reached: list[ReachedRule]) -> Judged
 
 
 def _judge_flow(flow: Flow, provider: Provider) -> JudgedFlow:
-    """Run the flow to its end, or to the first step that cannot be run: those after it would not mean what they say."""
+    """Run the flow to its end, or to the first step that cannot be run. The steps after that one would test nothing."""
     run, failures, operations = FlowRun(provider), [], set()
     for number, step in enumerate(flow.steps, 1):
         try:
@@ -202,7 +204,7 @@ def _step_failures(step: Step, number: int, facts: Facts) -> Iterator[CaseFailur
 
 
 def _why(key: str, expected: str, result: CaseResult) -> str:
-    """What explains the difference, where something does."""
+    """The reason for the difference, if one is known."""
     if key in {"class", "effect"}:
         return f" (read by {result.facts['row']})" if "row" in result.facts else ""
     if key == "because" and result.context is not None:
@@ -215,7 +217,7 @@ def _why(key: str, expected: str, result: CaseResult) -> str:
 
 
 def report_lines(found: list[CaseRun]) -> Iterator[str]:
-    """What a person reads: failures first in each file, then what is covered, then what is not."""
+    """Lines for a person: in each file the failures first, then the rules reached, then those not reached."""
     for one in found:
         yield from _file_lines(one)
     cases, flows = sum(len(one.judged) for one in found), sum(len(one.flows) for one in found)
@@ -264,7 +266,7 @@ def _counted(number: int, what: str) -> str:
 
 
 def as_json(found: list[CaseRun]) -> dict[str, Any]:
-    """The same for machines."""
+    """The same as JSON."""
     return {
         "ok": all(one.ok for one in found),
         "covered": all(one.covered for one in found),

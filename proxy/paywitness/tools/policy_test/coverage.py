@@ -1,7 +1,7 @@
 """Which rules of a policy file the cases reach: its operations, its rows, the codes of its tables.
 
-The cases run on an instrumented provider. It decides exactly as the original does; its rows report when one of them
-matches. Only rules that the file itself contains count: the policy that it extends has cases of its own.
+The cases run on an instrumented provider. It decides exactly as the original does, and its rows report each match. Only
+rules that the file itself contains count: the policy that it extends has cases of its own.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from paywitness.policy.shipped_policies import resolve_extends
 
 @dataclass(frozen=True, slots=True)
 class ReachedRule:
-    """A row that read something, by its table's code where it has one. No code: by `otherwise`."""
+    """A row that matched, with its table's code if it has one. No code: by `otherwise`."""
 
     rule: str
     result_class: ResultClass
     code: str | None = None
-    observed: bool = False  # the row is only watched, and was passed over
+    observed: bool = False  # the row is in shadow mode, and was passed over
 
 
 OnReached = Callable[[ReachedRule], None]
@@ -51,7 +51,7 @@ class InstrumentedResponseRule(ResponseRule):
 
 
 def instrumented(provider: Provider, on_reached: OnReached) -> Provider:
-    """The provider with every row of it telling."""
+    """The provider with rows that report each match."""
     webhook_rules = provider.webhook_rules
     if webhook_rules is not None:
         answers = {name: _instrumented_rules(rows, on_reached) for name, rows in webhook_rules.answers.items()}
@@ -86,18 +86,18 @@ def _instrumented_rules(rows: tuple[ResponseRule, ...], on_reached: OnReached) -
 
 # --- Coverage
 
-# In the order in which they are told. `reads` are rows over a cancel's answer or an event.
+# In the order of the report. `reads` are the rows for a cancel's response or an event.
 KINDS = ("operations", "classify", "answers", "reads", "tables")
 
 
 @dataclass(frozen=True, slots=True)
 class CoverageTarget:
-    """One thing that a case can reach."""
+    """One rule that a case can reach."""
 
     kind: str
     name: str  # sale, classify[2], answers.charge[0], classify[2].otherwise, tables.declines: stolen_card
     location: SourceLocation
-    description: str = ""  # what it reads, for a person
+    description: str = ""  # its result, for a person
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class Coverage:
         return tuple(rule for rule in self.targets if rule.name not in self.reached)
 
     def counts(self) -> Iterator[tuple[str, int, int]]:
-        """For each kind that the file has: its name, how many were reached, how many there are."""
+        """For each kind that the file has: its name, the number reached, the number in all."""
         for kind in KINDS:
             rules = [rule for rule in self.targets if rule.kind == kind]
             if rules:
@@ -118,7 +118,7 @@ class Coverage:
 
 
 def coverage_of(content: bytes, source: str, operations: Iterable[str], reached: Iterable[ReachedRule]) -> Coverage:
-    """What the cases of a file reached. The file has been compiled before: it is whole."""
+    """The rules that the cases of a file reached. The file has been compiled before, so it is valid."""
     document = read_document(content, source, FileProblems())
     resolved = resolve_extends(document, FileProblems()) if document is not None else None
     if resolved is None:
@@ -159,7 +159,7 @@ def _targets(document: MapNode, rows: dict[str, MapNode]) -> Iterator[CoverageTa
 
 
 def _rows(document: MapNode) -> Iterator[tuple[str, MapNode]]:
-    """Every row of the file under the name that the compiled one has."""
+    """Every row of the file, under the name of the compiled row."""
     yield from _listed("classify", document.entries.get("classify"))
     answers = document.entries.get("answers")
     if isinstance(answers, MapNode):

@@ -1,7 +1,7 @@
 """Flows of `policy test` as values: several steps in a row against one policy. And the YAML keys of a flow.
 
-A case shows what one request comes to. A flow shows what holds between operations: what is left of a payment, what is
-refused while another operation is open, whether an order may be paid again.
+A case shows the result of one request. A flow shows rules between operations: the rest of a payment's balance, calls
+that are refused while another operation is open, whether an order may be paid again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from paywitness.tools.policy_test.case import (
     GivenResponse,
 )
 
-UNKNOWN = "null"  # a number that is not known
+UNKNOWN = "null"  # the number is unknown
 BALANCE_NUMBERS = ("authorised", "captured", "refunded", "voided", "disputed")
 AMOUNT_MAX = 999_999_999
 
@@ -53,14 +53,14 @@ STEP_READERS: Mapping[str, Reader[str]] = {
 BALANCE_READERS: Mapping[str, Reader[str]] = dict.fromkeys(BALANCE_NUMBERS, _amount)
 POSTING_READERS: Mapping[str, Reader[str]] = {"kind": text, "amount": _amount}
 
-_MINOR = "minor units such as 1099, or null: not known"
+_MINOR = "minor units such as 1099, or null: unknown"
 STEP_EXPECT = Block(
     "expect of a step",
     {
         "sent": "yes or no: whether this step sent something to the provider",
-        "replayed": "yes or no: whether the caller gets a reply that was kept",
+        "replayed": "yes or no: whether the caller gets a stored reply",
         "safe_to_pay": "yes or no: whether the order may be paid (again)",
-        "balance": "a mapping: what is known of the payment after the step",
+        "balance": "a mapping: the numbers of the payment after the step",
         "posting": "a mapping: kind and amount of the movement that the step shows; or none",
         "incident": f"{listed(IncidentKind)} or none",
         "operation": "the operation's name, or none",
@@ -68,8 +68,8 @@ STEP_EXPECT = Block(
         "found": "of 'inquiry' and 'event': hit, missed, failed, not_ours or none",
         "found_by": "of 'event': operation_id, provider_key, client_key, reference, intent or none",
         "state": "the operation's state after it",
-        "action": "what is decided, or none",
-        "outcome": "what became of the money, in the caller's word",
+        "action": "the decided action, or none",
+        "outcome": "the outcome that the caller gets",
         "status": "the status that the caller gets",
         "problem": "the problem that the caller gets, or none if it is the provider's own response",
         "reference": "the provider's name for it, or none",
@@ -91,11 +91,11 @@ STEP = Block(
         "lost": "yes: the request was sent, and no response came",
         "fault": listed(WireFault),
         "phase": listed(phase.label for phase in NetworkPhase),
-        "inquiry": f"what an inquiry was answered: {RESPONSE_FORMS}",
-        "event": "a webhook's delivery, a mapping: headers, body",
-        "of": "of 'inquiry': the number of the step whose operation is asked about",
+        "inquiry": f"the response to an inquiry: {RESPONSE_FORMS}",
+        "event": "a webhook, a mapping: headers, body",
+        "of": "of 'inquiry': the number of the step whose operation is inquired about",
         "pause": "a duration such as 300ms, 2s, 5m, 24h or 30d: before the step",
-        "expect": "a mapping: what should come of it",
+        "expect": "a mapping: the expected facts",
     },
 )
 FLOW_BLOCKS = (FLOW, STEP, STEP_EXPECT, BALANCE, POSTING)
@@ -103,12 +103,12 @@ FLOW_BLOCKS = (FLOW, STEP, STEP_EXPECT, BALANCE, POSTING)
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step. One of `request`, `inquiry` and `event`; or none of them, and only time passes."""
+    """One step. It has one of `request`, `inquiry` and `event`, or none of them: then only time passes."""
 
     location: SourceLocation
     expect: tuple[Expectation, ...] = ()
     request: GivenRequest | None = None
-    attempt: GivenAttempt | None = None  # what each try of the request came to; None: nothing may be sent
+    attempt: GivenAttempt | None = None  # the result of each attempt of the request; None: nothing may be sent
     inquiry: GivenResponse | None = None
     of: int | None = None  # counted from 1; None: the newest operation
     event: GivenResponse | None = None
@@ -125,10 +125,10 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class CaseFile:
-    """What one case file holds."""
+    """The content of one case file."""
 
     source: str
     policy: str | None
     cases: tuple[Case, ...]
     flows: tuple[Flow, ...] = ()
-    left_out: Mapping[str, str] = field(default_factory=dict)  # situations that nothing here shows: why
+    left_out: Mapping[str, str] = field(default_factory=dict)  # situations that nothing here shows, with the reason

@@ -1,8 +1,8 @@
 """Calls of a flow: claimed, attempted, concluded, decided and recorded as the engine does it; replayed or refused if
 the journal's plan says so.
 
-Every try of a call meets what its step gives. Budgets and circuits allow everything, and if chance would have a say,
-the longest wait is taken.
+Every attempt of a call gets the result that its step gives. Budgets and circuits allow everything. If chance decides a
+wait, the longest one is taken.
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ from paywitness.tools.policy_test.recognition import SENT_AT, CaseError, placeho
 
 LEASE_S = DEFAULTS.lease_s
 _LONGEST_DRAW = 1.0
-_TRIES_MAX = 50  # more than any policy allows: a loop has a bound
+_TRIES_MAX = 50  # more than any policy allows, so that the loop is bounded
 
 
 @dataclass(slots=True)
 class FlowWorld:
-    """What the steps of one flow share."""
+    """The state that the steps of one flow share."""
 
     provider: Provider
     journal: FlowJournal = field(default_factory=FlowJournal)
     now: float = SENT_AT
-    calls: dict[str, RecognisedCall] = field(default_factory=dict)  # by operation: what a re-send or an inquiry needs
-    responses: dict[str, Response] = field(default_factory=dict)  # by operation: what is kept for replay
+    calls: dict[str, RecognisedCall] = field(default_factory=dict)  # by operation: for re-sends and inquiries
+    responses: dict[str, Response] = field(default_factory=dict)  # by operation: for replays
 
     def policy_of(self, operation: Operation) -> Policy:
         return self.calls[operation.id].policy
@@ -72,11 +72,11 @@ class FlowWorld:
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """What a call came to."""
+    """The result of a call."""
 
     reply: Reply
-    operation: Operation | None  # its own, or the one that answers or refuses it
-    payment: Payment | None = None  # that it was refused on
+    operation: Operation | None  # the call's own, or the one that replies to it or refuses it
+    payment: Payment | None = None  # the payment that refused it
     sent: bool = False
     classification: Classification | None = None
     decision: Decision | None = None
@@ -85,7 +85,7 @@ class CallResult:
 def run_call(
     world: FlowWorld, recognised: RecognisedCall, operation_id: str, attempt: GivenAttempt | None
 ) -> CallResult:
-    """Claim the call, and carry it to a reply. Raises CaseError if it is sent and the step gives no response."""
+    """Claim the call, and take it to a reply. Raises CaseError if it is sent and the step gives no response."""
     fresh = recognised.fresh_operation(operation_id, world.now)
     request = ClaimRequest(
         fresh,
@@ -108,12 +108,12 @@ def run_call(
 
 
 def _reply_to(world: FlowWorld, plan: ClaimPlan, kind: OperationKind) -> Reply:
-    """The reply to a claim that is not owned, and for whose sake nothing is sent."""
+    """The reply to a claim that is not owned and sends nothing."""
     if plan.verdict in {ClaimVerdict.EXCEEDS, ClaimVerdict.RESERVED}:
         return limit_reply(kind, plan.payment, plan.limit, plan.holder)
     holder = plan.holder
     if holder is None:
-        raise CaseError(f"its claim is {plan.verdict}, which a flow does not know")
+        raise CaseError(f"its claim is {plan.verdict}, which a flow does not support")
     match plan.verdict:
         case ClaimVerdict.REPLAY:
             return _replay(world, holder)
@@ -133,7 +133,7 @@ def _replay(world: FlowWorld, operation: Operation) -> Reply:
 
 
 def _resume_unknown(world: FlowWorld, operation: Operation, attempt: GivenAttempt | None) -> CallResult:
-    """A repeat of something in doubt: the re-send that the decision allows, else 504."""
+    """A duplicate of an operation with unknown outcome: the re-send that the decision allows, else 504."""
     policy = world.policy_of(operation)
     decision = decide(
         decision_context(
@@ -165,7 +165,8 @@ def _sending_again(world: FlowWorld, operation: Operation, event: Event) -> Oper
 def _run_attempts(
     world: FlowWorld, operation: Operation, payment: Payment | None, attempt: GivenAttempt | None
 ) -> CallResult:
-    """Attempt until it is settled, in doubt with nothing to try, or given up. `payment`: as it stood before."""
+    """Attempt until the operation ends, its outcome is unknown with nothing to try, or it is given up. `payment`: as it
+    was before."""
     if attempt is None:
         raise CaseError("it was sent, and the step gives neither a response nor a fault")
     recognised = world.calls[operation.id]
@@ -216,7 +217,7 @@ def _decide(
     tries: int,
     began_at: float,
 ) -> tuple[Operation, Event, Decision]:
-    """The operation as the attempt leaves it, and what is then to be done."""
+    """The operation after the attempt, and the next action."""
     changed, event = conclusion_changes(operation, operation.attempts, classification, policy.contract)
     after = operation.changed(**changed)
     wait_s = 0.0
@@ -238,7 +239,7 @@ def _decide(
     )
     match decision.action:
         case Action.MARK_TERMINAL_FAILURE | Action.FALLBACK_NEW_ATTEMPT if after.state is State.BACKOFF:
-            after = advance(after, Event.GIVEN_UP)  # a flow has one provider: nothing else stands for it
+            after = advance(after, Event.GIVEN_UP)  # a flow has one provider, so there is no fallback
         case Action.SEND_TO_REVIEW if not after.state.ended:
             after = advance(after, Event.PARKED)
         case Action.RETRY_SAME_OPERATION if after.state is State.UNKNOWN:
@@ -281,7 +282,7 @@ def _recorded(
 
 
 def release_voided_payment(world: FlowWorld, before: Operation, after: Operation) -> None:
-    """A void that succeeded gave back what its target had paid: see `ExternalEvidenceRecorder`."""
+    """Release the payment whose void has succeeded: see `ExternalEvidenceRecorder`."""
     guard = after.guard
     first_time = after.state is State.SUCCEEDED and not before.state.ended
     if after.kind is not OperationKind.VOID or not first_time or guard is None or guard.kind is not GuardKind.TARGET:

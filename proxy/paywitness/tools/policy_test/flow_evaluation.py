@@ -1,7 +1,7 @@
 """A flow: its steps in a row, and the facts after each, under the names by which a step expects them.
 
-Nothing is sent, stored or waited for: a pause moves the flow's own clock. Nothing happens between steps: an inquiry is
-made when a step says so.
+Nothing is sent, stored or waited for: a pause moves the flow's own clock. Nothing happens between steps: an inquiry
+runs only if a step says so.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class FlowRun:
                     self._map_listed(policy, credential)
 
     def _map_listed(self, policy: Policy, credential: str) -> None:
-        """As a start does it."""
+        """Map the listed credentials, as a start does."""
         key = credential_key(policy.key_provider, credential)
         marks = {named_mark(name): MarkSource.POLICY for name in policy.accounts.listing(credential)}
         self.world.journal.rows[key] = LedgerRow(key, 1, marks_to_text(marks))
 
     def run_step(self, step: Step) -> Facts:
-        """The facts after the next step. Raises CaseError if it cannot be run."""
+        """Run the next step, and return the facts after it. Raises CaseError if it cannot be run."""
         self._steps += 1
         self.world.now += step.pause_s
         self.world.journal.postings.clear()
@@ -91,7 +91,7 @@ class FlowRun:
     def _operation_asked_about(self, step: Step) -> Operation:
         asked = step.of if step.of is not None else max(self._operation_of_step, default=0)
         if asked not in self._operation_of_step:
-            raise CaseError(f"step {asked} has no operation that could be asked about")
+            raise CaseError(f"step {asked} has no operation to inquire about")
         return self.world.journal.operations[self._operation_of_step[asked]]
 
     def _facts_of(self, operation: Operation | None, refused_on: Payment | None) -> Facts:
@@ -121,7 +121,7 @@ class FlowRun:
         return guard.label if guard is not None and guard.kind is GuardKind.INTENT else None
 
     def _safe_to_pay(self, intent: str) -> str:
-        """Whether no operation of the intent is, or can become, a payment that stands."""
+        """Whether no operation of the intent is, or can become, a payment that has not been given back."""
         for operation in self.world.journal.operations.values():
             guard = operation.guard
             if guard is None or guard.kind is not GuardKind.INTENT or guard.label != intent:
@@ -169,7 +169,7 @@ def _balance_facts(payment: Payment) -> Facts:
 
 
 def _posting_facts(postings: list[Posting]) -> Facts:
-    """Kind and amount of what the step posted; several, if it posted several."""
+    """Kind and amount of the postings of the step."""
     if not postings:
         return {"posting": NONE}
     return {

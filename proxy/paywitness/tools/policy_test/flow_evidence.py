@@ -1,5 +1,5 @@
-"""Inquiries and events of a flow: what the provider's object shows of an operation and of its payment, applied as the
-engine applies it. See `ExternalEvidenceRecorder` and `WebhookApplier`."""
+"""Inquiries and events of a flow. They apply the provider's object to an operation and to its payment as the engine
+does. See `ExternalEvidenceRecorder` and `WebhookApplier`."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _CONFIRMED_ABSENT = Classification.of(ResultClass.ABSENT, "absent_confirmed")
 
 @record
 class EvidenceResult:
-    """What an inquiry or an event came to."""
+    """The result of an inquiry or an event."""
 
     operation: Operation | None = None
     found: str = NONE
@@ -68,14 +68,14 @@ class EvidenceResult:
 
 
 def run_inquiry(world: FlowWorld, operation: Operation, given: GivenResponse) -> EvidenceResult:
-    """The provider was asked about the operation, and answered so."""
+    """Inquire about the operation, with the given response."""
     recognised = world.calls[operation.id]
     policy = recognised.policy
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in recognised.call.headers}
     values = TemplateValues(operation, recognised.parameters, recognised.tree, headers)
     inquiry = next((one for one in policy.inquiries if one.target(values) is not None), None)
     if inquiry is None:
-        raise CaseError(f"{policy.operation} cannot be asked about: no 'ask' of it can be filled in")
+        raise CaseError(f"{policy.operation} has no 'ask' that can be filled in")
     response = fill_response(given, placeholders_of(operation, operation.reference))
     evidence = evidence_of(GivenAttempt(response), policy.encoding)
     seen = read_inquiry(inquiry, evidence, policy.classify, operation.expected_payment, values)
@@ -96,7 +96,7 @@ def run_inquiry(world: FlowWorld, operation: Operation, given: GivenResponse) ->
 
 
 def _owner_of(world: FlowWorld, operation: Operation, seen: FoundObject) -> Payment | None:
-    """The payment that has the reference which was found."""
+    """The payment that has the reference that was found."""
     classification = seen.finding.classification
     reference = classification.reference if classification is not None else None
     policy = world.policy_of(operation)
@@ -106,13 +106,13 @@ def _owner_of(world: FlowWorld, operation: Operation, seen: FoundObject) -> Paym
 
 
 def _is_to_be_verified(payment: Payment) -> bool:
-    """Whether the provider said that it was paid, not by us, and nothing has shown it yet."""
+    """Whether the provider said that the payment was made elsewhere, and no inquiry has shown it yet."""
     is_open = not payment.paid and payment.elsewhere is not PaidElsewhere.VERIFIED
     return is_open and payment.verify_at is not None
 
 
 def _verify(world: FlowWorld, operation: Operation, payment: Payment, seen: FoundObject) -> EvidenceResult:
-    """The object that was paid, but not by us, as the inquiry shows it: see `PaymentSweep`."""
+    """Apply an inquiry for a payment that was made elsewhere: see `PaymentSweep`."""
     classification, policy = seen.finding.classification, world.policy_of(operation)
     reading = classification.result_class if classification is not None else None
     if seen.finding.kind is FindingKind.HIT and reading in {ResultClass.SUCCEEDED, ResultClass.PENDING}:
@@ -131,7 +131,7 @@ def _settle_s(policy: Policy) -> float:
 
 
 def run_event(world: FlowWorld, given: GivenResponse) -> EvidenceResult:
-    """The provider told us so, unasked."""
+    """Receive a webhook event."""
     rules = world.provider.webhook_rules
     if rules is None:
         raise CaseError("the policy has no 'webhook'")
@@ -143,20 +143,21 @@ def run_event(world: FlowWorld, given: GivenResponse) -> EvidenceResult:
     if operation is None:
         return EvidenceResult(found_by=found_by)
     policy = world.policy_of(operation)
-    if rules.hint:  # it is not believed: the provider is asked
+    if rules.hint:  # a hint is no evidence: the sidecar inquires
         return EvidenceResult(operation, found_by=found_by, action=Action.STATUS_INQUIRY if policy.inquiries else NONE)
     if not policy.contract.webhook_expected:
         return EvidenceResult(operation, found_by=found_by)
     seen = _read_event(rules, webhook_events[0], delivery, operation, policy)
     if operation.state is State.SUCCEEDED and _denies(seen) and policy.inquiries:
-        # It denies what was paid, and may be an older one that comes late: the provider is asked.
+        # The event denies a success. It may be an older event that comes late, so the sidecar inquires.
         result_class = seen.finding.classification.result_class if seen.finding.classification is not None else NONE
         return EvidenceResult(operation, seen.finding.kind, found_by, result_class, Action.STATUS_INQUIRY)
     return replace(_apply(world, operation, EvidenceSource.WEBHOOK, seen), found_by=found_by)
 
 
 def _matched(world: FlowWorld, webhook_event: WebhookEvent) -> tuple[Operation | None, str]:
-    """The operation that the event names, and by what. The first finder that names exactly one key wins."""
+    """The operation that the event names, and the key that names it. The first finder that names exactly one key
+    wins."""
     is_ambiguous = False
     for finder, value in webhook_event.match_values:
         named = [one for one in world.journal.operations.values() if value in _names(one, finder)]
@@ -213,7 +214,7 @@ def _denies(seen: FoundObject) -> bool:
 
 
 def _apply(world: FlowWorld, operation: Operation, source: EvidenceSource, seen: FoundObject) -> EvidenceResult:
-    """What was found, written down if it says something new."""
+    """Record the finding if it is new."""
     finding, policy = seen.finding, world.policy_of(operation)
     classification = finding.classification
     if classification is None or finding.kind is FindingKind.FAILED:
@@ -265,7 +266,7 @@ def _write(
 
 
 def _write_dispute(world: FlowWorld, current: Operation, source: EvidenceSource, shown: ShownBalance) -> Operation:
-    """A dispute is a fact of the payment: the operation stays as it is."""
+    """Record a dispute. It is a fact of the payment, so the operation stays as it is."""
     kind = AnnouncementKind.DISPUTE_WON if shown.dispute == "won" else AnnouncementKind.DISPUTED
     announcement = Announcement((kind,), current.outcome, current.result_class, current.reference, current.incident)
     change = change_of(current, current, (kind.value,), WriteContext(world.now), source=source, shown=shown)

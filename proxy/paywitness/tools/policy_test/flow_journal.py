@@ -31,9 +31,9 @@ class FlowJournal:
 
     operations: dict[str, Operation] = field(default_factory=dict)  # by id, oldest first
     aliases: dict[str, Alias] = field(default_factory=dict)
-    tombstones: dict[str, Tombstone] = field(default_factory=dict)  # none: a flow forgets nothing
+    tombstones: dict[str, Tombstone] = field(default_factory=dict)  # always empty: a flow retires nothing
     rows: dict[str, LedgerRow] = field(default_factory=dict)
-    postings: list[Posting] = field(default_factory=list)  # as they were announced
+    postings: list[Posting] = field(default_factory=list)  # in the order of their announcement
 
     def claim(self, request: ClaimRequest, now: float) -> ClaimPlan:
         plan = plan_answer(request, now, self)

@@ -1,4 +1,4 @@
-"""From a case's request to the operation it is: match, keys, account, amount, guard. As the engine does it."""
+"""From a case's request to its operation: match, keys, account, amount, guard, as the engine does it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from paywitness.tools.policy_test.case import NONE, GivenRequest, body_bytes
 
 OPERATION_ID = "op_case"
 GENERATED = "generated"
-SENT_AT = 1_800_000_000.0  # any time will do: nothing is asked of a clock
+SENT_AT = 1_800_000_000.0  # any time will do: no clock is read
 SECRET = b"policy test: the identity of no journal"
 _CONTROL_HEADERS = ("paywitness-key", "paywitness-intent", "paywitness-account", "paywitness-distinct")
 
 
 class CaseError(Exception):
-    """A case that makes no sense, in words for whoever wrote it."""
+    """A case that makes no sense. The message is for its author."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class RecognisedCase:
 
 
 def placeholders_of(operation: Operation, reference: str | None) -> dict[str, str]:
-    """What texts of an answer may name: `{operation_id}` and the like."""
+    """The values of `{operation_id}` and the like in texts of a response."""
     found = {"operation_id": operation.stamp, "client_key": operation.client_key}
     found |= {"provider_key": operation.provider_key} if operation.provider_key is not None else {}
     return found | ({"reference": reference} if reference is not None else {})
@@ -55,7 +55,7 @@ def recognise_case(request: GivenRequest, provider: Provider) -> tuple[Recognise
 
 
 def recognise_call(call: Call, provider: Provider) -> tuple[RecognisedCase | None, dict[str, str]]:
-    """As `recognise_case`, of a call."""
+    """As `recognise_case`, for a call."""
     provider = with_credentials_as_written(provider)
     found = recognise(call, provider, PolicyBook.of([provider]).candidates, SECRET, lambda: GENERATED)
     if found is None:
@@ -69,7 +69,7 @@ def recognise_call(call: Call, provider: Provider) -> tuple[RecognisedCase | Non
 
 
 def call_of(request: GivenRequest, provider: Provider) -> Call:
-    """The call that the request is. Raises CaseError."""
+    """The call of the request. Raises CaseError."""
     path, _, query = request.target.partition("?")
     ours = {name.lower(): value for name, value in request.headers.items() if name.lower().startswith("paywitness-")}
     for name in ours:
@@ -98,7 +98,7 @@ def call_of(request: GivenRequest, provider: Provider) -> Call:
 
 
 def with_credentials_as_written(provider: Provider) -> Provider:
-    """The provider, with `env:NAME` for the value of each variable that its accounts list: a request whose header is
+    """The provider, with `env:NAME` as the value of each variable that its accounts list. A request whose header is
     `env:NAME` has that credential."""
     accounts = [account for policy in provider.policies for account in policy.accounts.named]
     environment = {name: f"env:{name}" for account in accounts for name in account.variables}
