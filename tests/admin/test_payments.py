@@ -250,7 +250,13 @@ def test_an_order_is_shown_with_what_keeps_it_from_being_paid(shop: Shop) -> Non
     assert "Voided in full" in found["explanation"]
     assert [row["kind"] for row in found["operations"]] == ["void", "authorization"]
     assert {entry["kind"] for entry in found["timeline"]} == {"authorization", "void"}
-    assert shop.ops("show", "order-17").output.startswith("order-17 may be paid\n")
+    printed = shop.ops("show", "order-17").output
+    assert printed.startswith("order-17 may be paid\n")
+    assert f"\n\n{reference} at acme\n" in printed
+    assert "\N{REPLACEMENT CHARACTER}" not in printed
+    by_credential = shop.ops("credential", "show", found["operations"][0]["id"])
+    assert by_credential.output.startswith(f"the credential that made {found['operations'][0]['id']}\n  ")
+    assert "\N{REPLACEMENT CHARACTER}" not in by_credential.output
     nothing = shop.ops("show", "order-18")
     assert nothing.exit_code == 1
     assert "knows no operation, payment or order of this name" in nothing.output

@@ -70,11 +70,17 @@ def shown_balance(
 def shown_by_object(
     operation: Operation, policy: Policy, classification: Classification | None, provider_object: Tree, *, now: float
 ) -> ShownBalance | None:
-    """What an inquiry's or an event's object shows of the operation's payment, after what it says of the operation."""
+    """What an inquiry's or an event's object shows of the operation's payment, after what it says of the operation. A
+    success without an object, such as one that a person states, shows the name of the payment and what the policy says
+    of every success. The amount is then the operation's own."""
     if operation.kind in FOLLOW_UPS and operation.state is State.FAILED:
         return ShownBalance(verify_at=now)  # somebody else may have moved what it was to move
-    if classification is None or provider_object is None:
+    if classification is None:
         return None
+    if provider_object is None:
+        if operation.state is not State.SUCCEEDED:
+            return None
+        classification = replace(classification, reference=classification.reference or operation.reference)
     return shown_balance(operation, policy, classification, provider_object, now=now)
 
 

@@ -18,7 +18,7 @@ from paywitness.core.external_evidence import EvidenceSource
 from paywitness.core.inquiry import InquiryReason
 from paywitness.core.lifecycle import Event, IncidentKind, advance
 from paywitness.core.money import Money
-from paywitness.core.operation import Finding, FindingKind, HistoryEntry, Operation
+from paywitness.core.operation import Finding, FindingKind, HistoryEntry, Operation, State
 from paywitness.core.operator_actions import (
     OperatorAction,
     actions_for,
@@ -27,6 +27,8 @@ from paywitness.core.operator_actions import (
     resume_event,
     unavailable_reason,
 )
+from paywitness.core.payment import ShownBalance
+from paywitness.core.payment_evidence import shown_by_object
 from paywitness.core.policy import Policy
 from paywitness.core.redact import redact
 from paywitness.core.reply import changes_replay
@@ -275,6 +277,7 @@ class CommandExecutor:
             because=f"operator_{command.action.replace('-', '_')}",
             note=command.reason,
             actor=command.actor,
+            shown=_shown_by_person(after, policy, command, now),
             # A reply that was stored for another end than this one is no longer true.
             sealed_response=b"" if changes_replay(operation, after) and operation.state.ended else None,
         )
@@ -344,6 +347,16 @@ def _changed_by(operation: Operation, command: OperatorCommand) -> tuple[Operati
         case _:
             return operation, ()
     return advance(operation, event, because=event), (event,)
+
+
+def _shown_by_person(
+    after: Operation, policy: Policy | None, command: OperatorCommand, now: float
+) -> ShownBalance | None:
+    """What a command shows of the operation's payment: an incident that is closed as paid shows a success."""
+    is_close = command.action is OperatorAction.CLOSE_INCIDENT
+    if policy is None or not (is_close and command.succeeded and after.state is State.SUCCEEDED):
+        return None
+    return shown_by_object(after, policy, Classification.of(ResultClass.SUCCEEDED, _OPERATOR_RULE), None, now=now)
 
 
 def describe_conflict(error: VersionConflict) -> str:

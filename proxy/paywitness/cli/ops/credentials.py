@@ -29,7 +29,8 @@ def _print(found: AdminResponse, *, as_json: bool) -> None:
     lines += [f"  is known to belong to one {each['of']}, by the {each['said_by']}" for each in found["known"]]
     if not found["known"]:
         lines.append("  its owner is not known")
-    click.echo(text_of("\n".join(lines)).plain)
+    for line in lines:
+        click.echo(text_of(line).plain)
 
 
 @credential.command("show", epilog=EPILOG)

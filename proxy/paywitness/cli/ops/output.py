@@ -112,7 +112,8 @@ def print_intent(found: dict[str, Any], *, with_leases: bool = False) -> None:
     if found["note"]:
         screen.print(text_of(f"  {found['note']}"), soft_wrap=True)
     for payment in found["payments"]:
-        screen.print(text_of(f"\n{_name_of(payment)} at {payment['provider']}"))
+        screen.print()
+        screen.print(text_of(f"{_name_of(payment)} at {payment['provider']}"))
         _print_facts(screen, _payment_facts(payment))
     _print_operations(screen, found["operations"])
     print_timeline(screen, found["timeline"], with_leases=with_leases)
