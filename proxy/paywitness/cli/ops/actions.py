@@ -6,8 +6,6 @@ their money, and the action applies only to those. The exit code is 1 if anythin
 
 from __future__ import annotations
 
-import getpass
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
@@ -20,6 +18,7 @@ from paywitness.admin.client import AdminClient, AdminRefused, AdminUnreachable
 from paywitness.cli.admin_options import (
     EPILOG,
     AdminResponse,
+    actor_option,
     admin_options,
     call_admin,
     client_for,
@@ -110,13 +109,6 @@ def _help_of(text: _ActionText) -> str:
     )
 
 
-def actor_of_session() -> str:
-    try:
-        return os.environ.get("USER") or getpass.getuser()
-    except (KeyError, OSError):
-        return ""
-
-
 def _command_of(text: _ActionText) -> click.Command:
     """The click command of one action."""
 
@@ -166,7 +158,7 @@ def _options(text: _ActionText) -> list[Callable[[Any], Any]]:
             help="With --all: the largest number of operations.",
         ),
         click.option("--all", "every", is_flag=True, help="All operations that fit the filters."),
-        click.option("--actor", default=actor_of_session, show_default="you ($USER)", help="Who does it."),
+        actor_option,
         click.option("--reason", required=True, help="Why: kept in the timeline."),
     ]
     if text.action is OperatorAction.CLOSE_INCIDENT:
@@ -202,8 +194,6 @@ class _ActionRun:
             self._command |= {"as": given["as_"], "evidence": given["evidence"]}
         elif given.get("as_") is not None:
             self._command |= {"as": given["as_"]}
-        if not given["actor"].strip():
-            raise click.UsageError("Say who does it: --actor.")
 
     def run_by_ids(self, ids: tuple[str, ...]) -> None:
         if self._reference is not None and len(ids) > 1:
