@@ -1,4 +1,4 @@
-"""The options that the commands of the admin port share: its address and token, who acts, the filters for operations."""
+"""The options that the commands of the admin port share: its address, the token, who acts, the filters of a list."""
 
 from __future__ import annotations
 
