@@ -11,6 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from paywitness.admin.client import AdminClient
 from paywitness.cli.run import run as run_command
 from paywitness.core.errors import SettingsError
 from paywitness.limits.factory import limits_factory, local_limits
@@ -43,7 +44,14 @@ def test_an_address_is_read_and_written_back(text: str, address: Address) -> Non
     assert str(address) == text
 
 
-@pytest.mark.parametrize("text", ["", "8700", ":8700", "host:", "host:port", "host:99999"])
+@pytest.mark.parametrize("text", ["http://127.0.0.1:8701", "http://127.0.0.1:8701/", "127.0.0.1:8701"])
+def test_an_address_may_be_a_url(text: str) -> None:
+    """PAYWITNESS_ADMIN is read by the sidecar and the doctor, and by the commands that call the admin port."""
+    assert read_address(text, "--admin") == Address("127.0.0.1", 8701)
+    assert AdminClient(text, None).address == "http://127.0.0.1:8701"
+
+
+@pytest.mark.parametrize("text", ["", "8700", ":8700", "host:", "host:port", "host:99999", "https://h:80", "h/p:80"])
 def test_a_bad_address_names_its_flag_and_an_example(text: str) -> None:
     with pytest.raises(SettingsError, match=r"--listen .*127\.0\.0\.1:8700"):
         read_address(text, "--listen")

@@ -130,10 +130,11 @@ def redacted_url(url: str) -> str:
 
 
 def read_address(text: str, name: str) -> Address:
-    """`host:port`, `[::1]:port`."""
-    host, colon, port = text.rpartition(":")
+    """`host:port`, `[::1]:port`, or the same as a URL: `http://host:port`. For the sidecar PAYWITNESS_ADMIN is the
+    address of a listener, and for the commands that call it the URL of a port."""
+    host, colon, port = text.removeprefix("http://").removesuffix("/").rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not port.isdigit() or int(port) > 65535:
+    if not colon or not host or "/" in host or not port.isdigit() or int(port) > 65535:
         raise SettingsError(f"{name} {text!r}: give host:port, for example 127.0.0.1:8700")
     return Address(host, int(port))
 

@@ -43,11 +43,12 @@ def call(
     columns: int = 200,
     typed: str = "",
     command: click.Command = ops,
+    user: str | None = "ada",
 ) -> Result:
     environment = {
         "PAYWITNESS_ADMIN": running.world.address,
         "PAYWITNESS_ADMIN_TOKEN": token,
         "COLUMNS": str(columns),
-        "USER": "ada",
+        "USER": user,
     }
     return CliRunner().invoke(command, list(arguments), env=environment, input=typed)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 from paywitness.cli.circuits import circuits
+from paywitness.cli.journal import journal
+from paywitness.cli.ops.group import ops
 from paywitness.core.admission import TrafficClass
 from paywitness.core.budget import AttemptOrigin, BudgetRules, RetryRequest
 from paywitness.core.circuit import CallGroup, CircuitState
@@ -104,6 +108,32 @@ def test_who_does_it_is_who_says_so_and_json_is_the_apis_own(running: Running) -
     assert found["retry_after_s"] == 3600.0
 
 
+@pytest.mark.parametrize(
+    ("command", "arguments", "exit_code"),
+    [
+        (circuits, FORCE, 0),
+        (circuits, ("release", "acme", "write", "--reason", "it is over"), 0),
+        (journal, ("upgrade", "--reason", "all are new"), 0),
+        (ops, ("park", "op_0", "--reason", "ticket 4711"), 1),
+    ],
+)
+def test_without_a_user_variable_the_actor_is_the_name_of_the_login(
+    running: Running,
+    monkeypatch: pytest.MonkeyPatch,
+    command: click.Command,
+    arguments: tuple[str, ...],
+    exit_code: int,
+) -> None:
+    monkeypatch.setattr(getpass, "getuser", lambda: "grace")
+    result = call(running, *arguments, command=command, user=None)
+    assert result.exit_code == exit_code, result.output
+    if arguments is FORCE:
+        assert json.loads(type_in(running, "list", "--json").output)["circuits"][0]["forced"]["actor"] == "grace"
+    nobody = call(running, *arguments, "--actor", " ", command=command, user=None)
+    assert nobody.exit_code == 2
+    assert "Say who does it: --actor." in nobody.output
+
+
 def test_an_order_that_was_not_confirmed_fails_and_says_what_to_do(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,7 +155,7 @@ def test_an_order_that_was_not_confirmed_fails_and_says_what_to_do(
         (("force", "acme", "write", "open"), 2, "--reason"),
         (("force", "acme", "write", "open", "--reason", "x"), 1, "Say why: reason has 3 to 1000 characters"),
         ((*FORCE, "--for", "8d"), 1, "give 1s to 7d"),
-        ((*FORCE, "--actor", " "), 1, "Say who does it"),
+        ((*FORCE, "--actor", " "), 2, "Say who does it"),
         (("release", "acme", "write"), 2, "--reason"),
         (("explode",), 2, "No such command 'explode'"),
     ],

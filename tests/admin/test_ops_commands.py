@@ -79,6 +79,19 @@ def test_an_incident_is_closed_by_saying_how_it_ended(running: Running) -> None:
     assert (stands(running, operation).state, stands(running, operation).incident) == (State.SUCCEEDED, None)
 
 
+def test_an_incident_that_needs_its_end_is_refused_before_the_person_is_asked(running: Running) -> None:
+    operation = running.do(running.world.with_incident())
+    result = call(running, "close-incident", operation.id, *WHY, typed="y\n")
+    assert (result.exit_code, "say how it ended" in result.output) == (1, True)
+    assert "Go on?" not in result.output
+    tried = call(running, "close-incident", operation.id, *WHY, "--dry-run")
+    assert "say how it ended" in tried.output
+    assert "To close-incident: 0 operations" in tried.output
+    assert stands(running, operation) == operation
+    agreed = call(running, "close-incident", operation.id, *WHY, "--as", "succeeded", typed="y\n")
+    assert (agreed.exit_code, "Go on?" in agreed.output) == (0, True)
+
+
 def test_a_dry_run_does_nothing_and_says_what_is_not_offered(running: Running) -> None:
     operation, paid = running.do(running.world.in_doubt()), running.do(running.world.succeeded())
     result = call(running, "cancel", operation.id, paid.id, *WHY, "--dry-run")

@@ -46,6 +46,16 @@ def test_an_unfit_one_ends_with_1_and_says_what_to_do(tmp_path: Path) -> None:
     assert "paywitness policy check" in line
 
 
+def test_the_admin_address_may_be_the_url_that_the_ops_commands_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAYWITNESS_ADMIN", "http://127.0.0.1:0")
+    result = CliRunner().invoke(
+        main,
+        ["doctor", "--policies", str(TOP / "policies"), "--listen", "127.0.0.1:0", "--webhooks", "127.0.0.1:0"],
+    )
+    assert result.exit_code == 0, result.output
+    assert "port admin           127.0.0.1:0 is free" in result.output
+
+
 def test_json_holds_every_finding() -> None:
     result = ask("--json")
     told = json.loads(result.stdout)

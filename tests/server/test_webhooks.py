@@ -184,7 +184,12 @@ async def test_a_mistake_of_ours_is_no_acknowledgement_and_tells_nothing(caplog:
 async def test_a_body_beyond_the_bound_is_refused_before_it_is_read() -> None:
     receiver = FakeReceiver()
     large = f"POST {PATH} HTTP/1.1\r\nHost: a\r\nContent-Length: {256 * 1024 + 1}\r\n\r\n".encode()
-    assert (await ask(receiver, large)).status_code == 413
+    answer = await ask(receiver, large)
+    assert answer.status_code == 413
+    told = json.loads(answer.body)
+    assert told["type"].endswith(":too-large")
+    assert told["detail"] == f"The body may have at most {256 * 1024} bytes. The webhook was not kept."
+    assert told.keys() == {"type", "title", "status", "detail"}  # no payment is behind it
     chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
     chunked = f"POST {PATH} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n".encode() + chunk * 5
     assert (await ask(receiver, chunked)).status_code == 413

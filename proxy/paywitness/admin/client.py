@@ -34,7 +34,7 @@ class AdminRefused(PaywitnessError):
 
 class AdminClient:
     def __init__(self, address: str, token: str | None) -> None:
-        self._address = (address if "://" in address else f"http://{address}").removesuffix("/")
+        self.address = (address if "://" in address else f"http://{address}").removesuffix("/")
         self._token = token
 
     def operations(self, filters: Iterable[tuple[str, str]]) -> dict[str, Any]:
@@ -126,13 +126,13 @@ class AdminClient:
 
     def _parts(self) -> SplitResult:
         try:
-            parts = urlsplit(self._address)
+            parts = urlsplit(self.address)
             usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and not parts.path
             usable = usable and (parts.port is None or parts.port > 0)
         except ValueError:
             usable = False
         if not usable:
-            raise AdminUnreachable(f"{self._address!r} is not the address of a sidecar: give http://127.0.0.1:8701.")
+            raise AdminUnreachable(f"{self.address!r} is not the address of a sidecar: give http://127.0.0.1:8701.")
         return parts
 
     def _read(self, status_code: int, body: bytes) -> dict[str, Any]:
@@ -142,7 +142,7 @@ class AdminClient:
             reply = None
         if not isinstance(reply, dict):
             raise AdminUnreachable(
-                f"The server at {self._address} is not an admin port. Is it the port of --admin?",
+                f"The server at {self.address} is not an admin port. Is it the port of --admin?",
             )
         if status_code != 200:
             raise AdminRefused(
@@ -152,9 +152,9 @@ class AdminClient:
 
     def _unreachable(self, error: Exception) -> str:
         if isinstance(error, TimeoutError):
-            return f"The sidecar at {self._address} did not reply in time. It may have run the command."
+            return f"The sidecar at {self.address} did not reply in time. It may have run the command."
         why = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
         return (
-            f"No sidecar replies at {self._address} ({why}). Start one with `paywitness run`, or give its address with "
+            f"No sidecar replies at {self.address} ({why}). Start one with `paywitness run`, or give its address with "
             "--admin URL or PAYWITNESS_ADMIN."
         )

@@ -1,7 +1,9 @@
-"""The options that all `paywitness ops` commands share: the admin port, the token, the filters for operations."""
+"""The options that the commands of the admin port share: its address, the token, who acts, the filters of a list."""
 
 from __future__ import annotations
 
+import getpass
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -56,6 +58,28 @@ def admin_options(command: Command) -> Command:
         ),
     )
     return _with_options(options, command)
+
+
+def _login_name() -> str:
+    try:
+        return os.environ.get("USER") or getpass.getuser()
+    except (KeyError, OSError):
+        return ""
+
+
+def _checked_actor(context: click.Context, parameter: click.Parameter, actor: str) -> str:
+    if not actor.strip():
+        raise click.UsageError("Say who does it: --actor.")
+    return actor
+
+
+actor_option = click.option(
+    "--actor",
+    default=_login_name,
+    show_default="you: $USER, or the name of your login",
+    callback=_checked_actor,
+    help="Who does it.",
+)
 
 
 def filter_options(command: Command) -> Command:

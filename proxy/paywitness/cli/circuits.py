@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from paywitness.admin.client import AdminRefused
-from paywitness.cli.admin_options import EPILOG, AdminResponse, admin_options, call_admin, client_for
+from paywitness.cli.admin_options import EPILOG, AdminResponse, actor_option, admin_options, call_admin, client_for
 from paywitness.cli.ops.output import console, print_json
 from paywitness.cli.ops.text import text_of, words
 from paywitness.core.circuit import FORCIBLE, CallGroup, CircuitState
@@ -167,7 +167,6 @@ def list_circuits(admin: str, token: str | None, home: Path, as_json: bool) -> N
         print_circuits(found)
 
 
-_ACTOR = click.option("--actor", envvar="USER", show_envvar=True, required=True, help="Who does it.")
 _PROVIDER = click.argument("provider")
 _GROUP = click.argument("group", type=click.Choice([group.value for group in CallGroup]))
 
@@ -180,7 +179,7 @@ _GROUP = click.argument("group", type=click.Choice([group.value for group in Cal
 @click.option(
     "--for", "lasts", metavar="DURATION", default="1h", show_default=True, help="How long: 15m, 2h, at most 7d."
 )
-@_ACTOR
+@actor_option
 @admin_options
 def force_circuit(
     admin: str, token: str | None, home: Path, as_json: bool, provider: str, group: str, state: str, **given: str
@@ -206,7 +205,7 @@ def force_circuit(
 @_PROVIDER
 @_GROUP
 @click.option("--reason", required=True, help="Why: shown in the log.")
-@_ACTOR
+@actor_option
 @admin_options
 def release_circuit(
     admin: str, token: str | None, home: Path, as_json: bool, provider: str, group: str, actor: str, reason: str

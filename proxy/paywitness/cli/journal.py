@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from paywitness.cli.admin_options import EPILOG, AdminResponse, admin_options, call_admin, client_for
+from paywitness.cli.admin_options import EPILOG, AdminResponse, actor_option, admin_options, call_admin, client_for
 from paywitness.cli.ops.output import print_json
 from paywitness.telemetry.logs import printable
 
@@ -46,7 +46,7 @@ def status(admin: str, token: str | None, home: Path, as_json: bool) -> None:
 
 @journal.command("upgrade", epilog=EPILOG)
 @click.option("--reason", required=True, help="Why: it is in the log.")
-@click.option("--actor", envvar="USER", show_envvar=True, required=True, help="Who does it.")
+@actor_option
 @click.option(
     "--older-stopped", is_flag=True, help="You have stopped every older sidecar that was seen in the last ten leases."
 )

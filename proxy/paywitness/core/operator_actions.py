@@ -103,17 +103,24 @@ def _close_unavailable(operation: Operation, policy: Policy | None) -> str | Non
     return None if operation.incident is not None else "it has no open incident"
 
 
-def end_missing_reason(operation: Operation) -> str | None:
-    """Why closing the incident needs an end: the operation's present state may not be how it ended. None if the state
-    is right: evidence that contradicts a payment that was made does not prove that it was not made."""
-    if operation.incident is None or not operation.state.ended:
+def close_refusal(state: State, incident: str | None, payment: str, *, paid: bool | None) -> str | None:
+    """Why the incident of an operation in this state cannot be closed so; None if it can. `paid`: how the operation
+    ended; None: as its state says. That is not enough if the state may be wrong: evidence that contradicts a payment
+    that was made does not prove that it was not made. Takes values, so that a command can check before it asks."""
+    if incident is None:
         return None
-    if operation.state is not State.FAILED and operation.incident not in _DENIES_SUCCESS:
-        return None
-    return (
-        f"it stands as {operation.state}, and {operation.incident} says otherwise: say how it ended, as succeeded (it "
-        "was paid, and stays so) or as failed (nothing was paid, or all was given back)"
-    )
+    if paid is None:
+        if not state.ended or (state is not State.FAILED and incident not in _DENIES_SUCCESS):
+            return None
+        return (
+            f"it stands as {state}, and {incident} says otherwise: say how it ended, as succeeded (it was paid, and "
+            "stays so) or as failed (nothing was paid, or all was given back)"
+        )
+    if not state.ended:
+        return "it has not ended: close the incident without saying how, and resolve it"
+    if incident == IncidentKind.UNVERIFIED_PAYMENT and not paid:
+        return f"declare on the payment that nobody has paid, with evidence: `ops not-paid {payment}`"
+    return None
 
 
 _DENIES_SUCCESS = frozenset({IncidentKind.FAILURE_AFTER_SUCCESS, IncidentKind.REFERENCE_TAKEN})

@@ -16,14 +16,14 @@ from paywitness.core.consequences import WriteContext
 from paywitness.core.errors import JournalUnavailable, PaywitnessError, StaleWrite
 from paywitness.core.external_evidence import EvidenceSource
 from paywitness.core.inquiry import InquiryReason
-from paywitness.core.lifecycle import Event, IncidentKind, advance
+from paywitness.core.lifecycle import Event, advance
 from paywitness.core.money import Money
 from paywitness.core.operation import Finding, FindingKind, HistoryEntry, Operation, State
 from paywitness.core.operator_actions import (
     OperatorAction,
     actions_for,
     close_incident,
-    end_missing_reason,
+    close_refusal,
     resume_event,
     unavailable_reason,
 )
@@ -324,12 +324,7 @@ def _refusal_of(command: OperatorCommand, operation: Operation, policy: Policy |
     """Why the command cannot be run for the operation as it is; None if it can."""
     why = unavailable_reason(command.action, operation, policy)
     if why is None and command.action is OperatorAction.CLOSE_INCIDENT:
-        if command.succeeded is None:
-            return end_missing_reason(operation)
-        if not operation.state.ended:
-            return "it has not ended: close the incident without saying how, and resolve it"
-        if operation.incident == IncidentKind.UNVERIFIED_PAYMENT and not command.succeeded:
-            return f"declare on the payment that nobody has paid, with evidence: `ops not-paid {operation.payment}`"
+        return close_refusal(operation.state, operation.incident, operation.payment, paid=command.succeeded)
     return why
 
 

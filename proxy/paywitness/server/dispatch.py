@@ -93,7 +93,7 @@ async def _wait_for_more(connection: ServerConnection, limits: ServerLimits) -> 
 
 
 def _too_large(limit: int) -> RequestRejected:
-    return RequestRejected(Problem.TOO_LARGE, f"The body of an operation may have {limit} bytes.")
+    return RequestRejected(Problem.TOO_LARGE, f"The body may have at most {limit} bytes.")
 
 
 # --- Streamed replies

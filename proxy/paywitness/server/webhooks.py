@@ -15,7 +15,7 @@ from typing import Protocol, cast
 from paywitness.clock import Clock, SystemClock
 from paywitness.core.call import Headers
 from paywitness.core.operation import Outcome
-from paywitness.core.problems import PROBLEM_TYPE_PREFIX, Problem
+from paywitness.core.problems import PROBLEM_TYPE_PREFIX, PROBLEMS, Problem
 from paywitness.core.reply import Reply
 from paywitness.engine.webhooks.inbox import InboxResult, WebhookReply
 from paywitness.option_defaults import DEFAULTS, Network
@@ -43,16 +43,18 @@ WEBHOOK_LIMITS = ServerLimits(
 )
 _RETRY_AFTER_S = 5
 
-_NOT_GENUINE = ("webhook-not-genuine", "The delivery is not genuine")
+JsonMembers = dict[str, str | int]
+
+_NOT_GENUINE = ("webhook-not-genuine", "The webhook is not genuine")
 _PROBLEMS = {  # what is said beside a status that is no 2xx; the same for every reason behind it
     400: ("webhook-unreadable", "The body is not JSON"),
     **dict.fromkeys((401, 403, 498), _NOT_GENUINE),  # by the policy's `refuse_with`; HTTP itself knows no 498
     404: ("not-found", "There is no such thing here"),
-    405: ("method-not-allowed", "Webhooks are POSTed here"),
-    429: ("too-many-webhooks", "Too many deliveries of this address were not genuine; send it again later"),
-    422: ("webhook-without-id", "An event cannot be told from its own repetition: it has no id"),
-    500: ("mistake", "The delivery was not kept, by a mistake of ours"),
-    503: ("webhook-not-kept", "The delivery was not kept; send it again"),
+    405: ("method-not-allowed", "Send webhooks by POST"),
+    429: ("too-many-webhooks", "Too many webhooks of this address were not genuine; send it again later"),
+    422: ("webhook-without-id", "An event has no id, so a repetition of it could not be recognised"),
+    500: ("mistake", "The webhook was not kept because of an error in Paywitness; send it again"),
+    503: ("webhook-not-kept", "The webhook was not kept; send it again"),
 }
 
 
@@ -115,7 +117,7 @@ class _WebhookDispatcher(RequestDispatcher):
             self.registry.counters.refused[rejection.kind] += 1
             if rejection.kind in (Problem.PATH_NOT_ALLOWED, Problem.PROVIDER_NOT_ALLOWED):
                 return _reply(WebhookReply(404)), False
-            return rejection.reply, rejection.closes
+            return _refused(rejection), rejection.closes
 
     async def _receive(self, request: ParsedRequest, connection: ServerConnection, source: str) -> WebhookReply:
         """Raises RequestRejected for a body that is not read."""
@@ -153,11 +155,29 @@ def _reply(webhook_reply: WebhookReply) -> Reply:
     if 200 <= status < 300:
         headers: Headers = ((b"Content-Type", b"text/plain; charset=utf-8"),) if webhook_reply.body else ()
         return Reply(status, headers, webhook_reply.body, Outcome.NONE)
-    kind, title = _PROBLEMS.get(status, ("refused", "The delivery was not taken"))
-    members = {"type": PROBLEM_TYPE_PREFIX + kind, "title": title, "status": status}
-    headers = ((b"Content-Type", b"application/problem+json"), (b"Cache-Control", b"no-store"))
+    kind, title = _PROBLEMS.get(status, ("refused", "The webhook was not accepted"))
+    headers = ()
     if status == 405:
         headers += ((b"Allow", b"POST"),)
     if status in {429, 503}:
         headers += ((b"Retry-After", b"%d" % _RETRY_AFTER_S),)
+    return _problem({"type": PROBLEM_TYPE_PREFIX + kind, "title": title, "status": status}, headers)
+
+
+def _refused(rejection: RequestRejected) -> Reply:
+    """The reply to a request that is not read to its end. No payment is behind it, so the reply says nothing of what
+    was sent."""
+    definition = PROBLEMS[rejection.kind]
+    members: JsonMembers = {
+        "type": PROBLEM_TYPE_PREFIX + rejection.kind,
+        "title": definition.title,
+        "status": rejection.status_code or definition.status_code,
+        "detail": f"{rejection.detail} The webhook was not kept.",
+    }
+    return _problem(members)
+
+
+def _problem(members: JsonMembers, more: Headers = ()) -> Reply:
+    headers = ((b"Content-Type", b"application/problem+json"), (b"Cache-Control", b"no-store"), *more)
+    status = int(members["status"])
     return Reply(status, headers, json.dumps(members).encode(), Outcome.NONE)

@@ -6,8 +6,6 @@ their money, and the action applies only to those. The exit code is 1 if anythin
 
 from __future__ import annotations
 
-import getpass
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
@@ -20,6 +18,7 @@ from paywitness.admin.client import AdminClient, AdminRefused, AdminUnreachable
 from paywitness.cli.admin_options import (
     EPILOG,
     AdminResponse,
+    actor_option,
     admin_options,
     call_admin,
     client_for,
@@ -28,7 +27,8 @@ from paywitness.cli.admin_options import (
 )
 from paywitness.cli.ops.output import console, print_json
 from paywitness.cli.ops.text import text_of
-from paywitness.core.operator_actions import OperatorAction
+from paywitness.core.operation import State
+from paywitness.core.operator_actions import OperatorAction, close_refusal
 
 _BULK_MAX = 500
 _REFUSED_SHOWN = 10
@@ -110,13 +110,6 @@ def _help_of(text: _ActionText) -> str:
     )
 
 
-def actor_of_session() -> str:
-    try:
-        return os.environ.get("USER") or getpass.getuser()
-    except (KeyError, OSError):
-        return ""
-
-
 def _command_of(text: _ActionText) -> click.Command:
     """The click command of one action."""
 
@@ -166,7 +159,7 @@ def _options(text: _ActionText) -> list[Callable[[Any], Any]]:
             help="With --all: the largest number of operations.",
         ),
         click.option("--all", "every", is_flag=True, help="All operations that fit the filters."),
-        click.option("--actor", default=actor_of_session, show_default="you ($USER)", help="Who does it."),
+        actor_option,
         click.option("--reason", required=True, help="Why: kept in the timeline."),
     ]
     if text.action is OperatorAction.CLOSE_INCIDENT:
@@ -202,18 +195,17 @@ class _ActionRun:
             self._command |= {"as": given["as_"], "evidence": given["evidence"]}
         elif given.get("as_") is not None:
             self._command |= {"as": given["as_"]}
-        if not given["actor"].strip():
-            raise click.UsageError("Say who does it: --actor.")
 
     def run_by_ids(self, ids: tuple[str, ...]) -> None:
         if self._reference is not None and len(ids) > 1:
             raise click.UsageError("--reference names one payment: give one id with it.")
         rows = [call_admin(lambda each=each: self._client.operation(each)) for each in ids]  # type: ignore[misc]
+        refusals = {row["id"]: self._refusal_of(row) for row in rows}
         if not self._as_json:
             for row in rows:
-                not_offered = "" if self._text.action in row["actions"] else f"  [{self._text.action} is not allowed]"
-                console().print(text_of(f"{row['id']}  {row['verdict']}{not_offered}"), soft_wrap=True)
-        offered = [row for row in rows if self._text.action in row["actions"]]
+                refusal = f"  [{refusals[row['id']]}]" if refusals[row["id"]] else ""
+                console().print(text_of(f"{row['id']}  {row['verdict']}{refusal}"), soft_wrap=True)
+        offered = [row for row in rows if refusals[row["id"]] is None]
         if self._dry_run or (self._text.confirms_first and offered):
             self._echo(f"To {self._text.action}: {_counted(len(offered))}, {_money_of(offered)}.")
         if self._dry_run:
@@ -226,6 +218,17 @@ class _ActionRun:
             print_json({"operations": outcomes})
         if any("error" in outcome for outcome in outcomes):
             raise click.exceptions.Exit(1)
+
+    def _refusal_of(self, row: AdminResponse) -> str | None:
+        """Why the sidecar will refuse the action for this operation, as far as the row shows it. The person is not
+        asked to confirm what cannot be done."""
+        if self._text.action not in row["actions"]:
+            return f"{self._text.action} is not allowed"
+        if self._text.action is not OperatorAction.CLOSE_INCIDENT or row["state"] not in list(State):
+            return None
+        end = self._command.get("as")
+        paid = None if end is None else end == "succeeded"
+        return close_refusal(State(row["state"]), row["incident"], row["payment"] or row["id"], paid=paid)
 
     def _run_one(self, row: AdminResponse) -> AdminResponse:
         command = {**self._command, "version": row["version"]}

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from paywitness.cli.admin_options import EPILOG, AdminResponse, admin_options, call_admin, client_for
-from paywitness.cli.ops.actions import actor_of_session
+from paywitness.cli.admin_options import EPILOG, AdminResponse, actor_option, admin_options, call_admin, client_for
 from paywitness.cli.ops.output import console, print_json
 from paywitness.cli.ops.text import text_of
 
@@ -35,7 +34,7 @@ def list_approvals(admin: str, token: str | None, home: Path, as_json: bool) -> 
 @click.command("approve", epilog=EPILOG)
 @click.argument("approval_id", metavar="ID")
 @click.option("--reason", required=True, help="Why: kept with the approval, and in the payout's timeline.")
-@click.option("--actor", default=actor_of_session, show_default="you ($USER)", help="Who does it.")
+@actor_option
 @admin_options
 def approve_payout(
     admin: str, token: str | None, home: Path, as_json: bool, approval_id: str, reason: str, actor: str

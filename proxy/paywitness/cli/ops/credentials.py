@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from paywitness.cli.admin_options import EPILOG, AdminResponse, admin_options, call_admin, client_for
-from paywitness.cli.ops.actions import actor_of_session
+from paywitness.cli.admin_options import EPILOG, AdminResponse, actor_option, admin_options, call_admin, client_for
 from paywitness.cli.ops.output import print_json
 from paywitness.cli.ops.text import text_of
 
@@ -47,7 +46,7 @@ def show(admin: str, token: str | None, home: Path, as_json: bool, operation: st
 @click.option("--same-as", required=True, metavar="OPERATION", help="An operation that the other credential made.")
 @click.option("--evidence", required=True, help="What you saw, and in which place. Mandatory.")
 @click.option("--reason", required=True, help="Why: kept in the timeline.")
-@click.option("--actor", default=actor_of_session, show_default="you ($USER)", help="Who does it.")
+@actor_option
 @admin_options
 def map_credential(admin: str, token: str | None, home: Path, as_json: bool, operation: str, **command: str) -> None:
     """State that the credential that made OPERATION is of the same account as another one.
@@ -67,7 +66,7 @@ def map_credential(admin: str, token: str | None, home: Path, as_json: bool, ope
 @click.argument("operation")
 @click.option("--evidence", required=True, help="What you saw, and in which place. Mandatory.")
 @click.option("--reason", required=True, help="Why: kept in the timeline.")
-@click.option("--actor", default=actor_of_session, show_default="you ($USER)", help="Who does it.")
+@actor_option
 @admin_options
 def unmap_credential(admin: str, token: str | None, home: Path, as_json: bool, operation: str, **command: str) -> None:
     """Forget what operators and control questions showed about the credential that made OPERATION.

@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from paywitness.cli.admin_options import EPILOG, admin_options, call_admin, client_for
-from paywitness.cli.ops.actions import actor_of_session
+from paywitness.cli.admin_options import EPILOG, actor_option, admin_options, call_admin, client_for
 from paywitness.cli.ops.output import print_json, print_payment
 from paywitness.cli.ops.text import text_of
 
@@ -20,7 +19,7 @@ _NUMBERS = ("authorised", "captured", "refunded", "voided", "disputed")
 @click.option("--provider", required=True, help="The payment's provider.")
 @click.option("--account", default="", metavar="NAME", help="The account at the provider, as callers name it.")
 @click.option("--reason", required=True, help="Why: kept with the payment.")
-@click.option("--actor", default=actor_of_session, show_default="you ($USER)", help="Who does it.")
+@actor_option
 @admin_options
 def adopt(admin: str, token: str | None, home: Path, as_json: bool, **command: str) -> None:
     """Import a payment that did not come through here.
@@ -45,7 +44,7 @@ def adopt(admin: str, token: str | None, home: Path, as_json: bool, **command: s
 @click.argument("payment")
 @click.option("--evidence", required=True, help="What you saw, and in which place. Mandatory.")
 @click.option("--reason", required=True, help="Why: kept with the payment.")
-@click.option("--actor", default=actor_of_session, show_default="you ($USER)", help="Who does it.")
+@actor_option
 @click.option("--provider", help="The payment's provider, if several providers know a payment of this name.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @admin_options
@@ -85,7 +84,7 @@ def not_paid(admin: str, token: str | None, home: Path, as_json: bool, payment: 
 @click.option("--currency", help="Needed only if the payment's is not known.")
 @click.option("--evidence", required=True, help="What you saw, and in which place. Mandatory.")
 @click.option("--reason", required=True, help="Why: kept with the payment.")
-@click.option("--actor", default=actor_of_session, show_default="you ($USER)", help="Who does it.")
+@actor_option
 @click.option("--provider", help="The payment's provider, if several providers know a payment of this name.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @admin_options
