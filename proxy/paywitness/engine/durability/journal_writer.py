@@ -243,6 +243,8 @@ class JournalWriter:
         return await self.leases.restore(operation, *messages)
 
     async def _record(self, change: OperationChange) -> Operation:
+        if change.operation.incident is None and self.leases.take_dispute(change.operation.id):
+            raise StaleWrite(f"{change.operation.id} was restored with an incident")
         if change.shown is not None and self.rollback is not None and self.rollback.recently_rolled_back():
             change = replace(change, numbers_forgotten=True)
         requested_boot = self.clock.boot()
