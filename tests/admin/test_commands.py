@@ -124,7 +124,7 @@ async def test_what_is_not_offered_is_409_and_says_what_is(world: World, act: Or
     answer = await act(f"/v1/operations/{operation.id}/resolve", **{"as": "failed"}, evidence=EVIDENCE)
     assert (answer.status_code, answer.json["type"]) == (409, "urn:paywitness:problem:not-offered")
     assert answer.json["detail"] == (
-        "Not done: it has ended as succeeded; what is final is never overwritten. Allowed now: nothing."
+        "Not done: it has ended as succeeded; an end is never overwritten. Allowed now: nothing."
     )
     assert (answer.json["state"], answer.json["offered"]) == ("succeeded", [])
 

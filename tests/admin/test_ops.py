@@ -111,7 +111,7 @@ def test_no_cell_is_a_formula(running: Running, start: str) -> None:
 def test_incidents_say_what_to_do(running: Running) -> None:
     running.do(running.world.with_incident(reference="ch_1"))
     for columns in (80, 200):
-        assert "to do: It was told as failed" in call(running, "list", "--incidents", columns=columns).output
+        assert "to do: Its caller was told" in call(running, "list", "--incidents", columns=columns).output
 
 
 def test_show_answers_in_its_first_line_and_tells_the_rest_in_order(running: Running) -> None:
@@ -194,7 +194,7 @@ def test_an_incident_is_shown_with_both_amounts_and_the_other_payment(running: R
     assert "amount 12.50 EUR" in told
     assert "other amount 42.00 EUR" in told
     assert "other payment op_2 ch_2 at globex" in told
-    assert "12.50 EUR was asked for, and ch_1 (12.50 EUR) at acme shows 42.00 EUR" in told
+    assert "12.50 EUR was requested, and ch_1 (12.50 EUR) at acme shows 42.00 EUR" in told
     assert "shows 42.00 EUR" in call(running, "list", "--incidents").output
 
 

@@ -105,7 +105,7 @@ def test_what_is_refused_is_said_and_the_rest_is_done(running: Running) -> None:
     paid, operation = running.do(running.world.succeeded()), running.do(running.world.in_doubt())
     result = call(running, "park", paid.id, operation.id, *WHY)
     assert result.exit_code == 1
-    assert f"{paid.id}  Not done: it is succeeded: only what is unknown or pending can be parked." in result.output
+    assert f"{paid.id}  Not done: it is succeeded: only an unknown or pending operation can be parked." in result.output
     assert stands(running, operation).state is State.REQUIRES_REVIEW
 
 

@@ -59,7 +59,8 @@ class Mishap:
 
     @property
     def late(self) -> bool:
-        return self.back_s > self.within_s
+        """The time in which others used the processor does not count: a machine that does other work is no fault."""
+        return self.back_s - self.starved_s > self.within_s
 
     def __str__(self) -> str:
         how = f"ready after {self.ready_s:.1f} s, {self.starved_s:.1f} s without a processor"

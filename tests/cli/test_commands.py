@@ -50,7 +50,7 @@ def test_check_tells_what_is_only_observed(tmp_path: Path) -> None:
     file.write_text((TOP / "policies" / "acme.yaml").read_text() + "\nmode: observe\n")
     result = run("policy", "check", str(file))
     assert result.exit_code == 0, result.output
-    assert "mode: observe: calls pass as they came" in result.output
+    assert "mode: observe: calls pass unchanged" in result.output
     assert "not in force yet" not in result.output
 
 

@@ -164,7 +164,7 @@ def test_a_duplicate_names_both_payments() -> None:
 def test_an_incident_that_knows_the_other_amount_says_both() -> None:
     other = OtherPayment("", "acme", None, Money(4200, "EUR"))
     assert proposal_for(disputed(IncidentKind.ANOTHER_AMOUNT, other_payment=other)) == (
-        "Check amounts: 12.50 EUR was asked for, and ch_1 (12.50 EUR) at acme shows 42.00 EUR; refund or collect the "
+        "Check amounts: 12.50 EUR was requested, and ch_1 (12.50 EUR) at acme shows 42.00 EUR; refund or collect the "
         "difference."
     )
     same = proposal_for(disputed(IncidentKind.ANOTHER_AMOUNT, other_payment=OtherPayment(money=Money(1250, "EUR"))))
@@ -175,7 +175,7 @@ def test_an_incident_that_knows_the_other_amount_says_both() -> None:
 def test_an_incident_that_knows_the_other_reference_names_it() -> None:
     other = OtherPayment("", "acme", "ch_2", None)
     said = proposal_for(disputed(IncidentKind.TWO_REFERENCES, kind=OperationKind.SALE, other_payment=other))
-    assert said == "acme made two of one call: keep ch_1 (12.50 EUR) at acme, and refund the other, ch_2."
+    assert said == "acme made two payments of one call: keep ch_1 (12.50 EUR) at acme, and refund the other, ch_2."
 
 
 @pytest.mark.parametrize("kind", [OperationKind.REFUND, OperationKind.REVERSAL])
@@ -189,7 +189,7 @@ def test_a_refund_that_came_back_after_the_purchase_was_paid_again_is_not_collec
 
 def test_what_is_not_known_is_said_so() -> None:
     nameless = replace(disputed(IncidentKind.DOUBT_AFTER_FAILURE), reference=None, money=None)
-    assert "what was made under key order-17 (amount not known) at acme" in (proposal_for(nameless) or "")
+    assert "the object under key order-17 (amount not known) at acme" in (proposal_for(nameless) or "")
 
 
 # --- closing an incident

@@ -540,8 +540,8 @@ def test_what_was_paid_or_may_have_been_is_never_told_to_be_without_effect(reply
 
 def test_an_error_that_arrived_is_not_called_a_lost_answer() -> None:
     arrived = standing(State.UNKNOWN, doubt=frozenset({1}), answered_attempts=frozenset({1}))
-    assert "its answer leaves open" in members(unknown_reply(arrived, sent=True))["detail"]
-    assert "answer was lost" in members(unknown_reply(standing(State.UNKNOWN), sent=True))["detail"]
+    assert "its response leaves open" in members(unknown_reply(arrived, sent=True))["detail"]
+    assert "response was lost" in members(unknown_reply(standing(State.UNKNOWN), sent=True))["detail"]
 
 
 def test_what_became_of_another_payment_is_not_told_as_the_outcome_of_this_one() -> None:

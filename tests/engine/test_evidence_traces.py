@@ -180,10 +180,10 @@ async def test_an_unknown_outcome_is_told_as_it_came_about(sandbox: Sandbox) -> 
     async with scripted(answer) as provider, resolving(cast("Sandbox", provider), NOT_STORED) as world:
         unknown = await world.charge(timeout_s=0.2)
         detail = json.loads(unknown.body)["detail"]
-        assert detail.startswith("The provider answered, and its answer leaves open whether it executed this payment.")
+        assert detail.startswith("The provider answered, and its response leaves open whether it executed this")
         await resolved(world, header(unknown, "Paywitness-Operation"), until_told)
         asked_in_vain = await world.charge(timeout_s=0.2)
-        assert "nothing has told what became of it" in json.loads(asked_in_vain.body)["detail"]
+        assert "no evidence shows the outcome" in json.loads(asked_in_vain.body)["detail"]
 
 
 # --- Evidence of another attempt, and of another call

@@ -72,7 +72,7 @@ async def test_only_operations_of_the_intent_count() -> None:
 def test_where_not_all_were_looked_at_it_is_not_safe() -> None:
     told = intent_status(IntentView("order-17", tuple(SAFE), complete=False))
     assert told["safe_to_pay"] is False
-    assert "not all were looked at" in told["note"]
+    assert "not all were read" in told["note"]
 
 
 # --- read from a journal

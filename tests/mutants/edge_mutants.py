@@ -77,7 +77,7 @@ EDGES = (
     mutant(
         "incident_closed_without_an_end",
         "an incident is closed without saying how it ended, so that its key may pay again",
-        swapped(_COMMANDS + "_refusal_of", "command.succeeded is None", "False"),
+        swapped("core.operator_actions.close_refusal", "paid is None", "False"),
     ),
     mutant(
         "closed_as_paid_stays_reusable",

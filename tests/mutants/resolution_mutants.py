@@ -143,7 +143,7 @@ RESOLUTION = (
         "an empty answer to a cancel counts as cancelled",
         swapped(
             _INQUIRIES + "cancel",
-            'Finding(CANCEL_SOURCE, FindingKind.MISSED, response.status_code, None, "the answer shows nothing")',
+            'Finding(CANCEL_SOURCE, FindingKind.MISSED, response.status_code, None, "the response shows nothing")',
             'Finding(CANCEL_SOURCE, FindingKind.HIT, response.status_code, _planted_cancelled, "nothing")',
             _planted_cancelled=_CANCELLED,
         ),

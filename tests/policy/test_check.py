@@ -26,13 +26,13 @@ def test_a_good_file_is_described(tmp_path):
     assert report.lines[2:-1] == (
         "    pay (sale): POST /v1/payments",
         "      contract: key as header:Idempotency-Key, remembered 24h, errors replayed: "
-        "re-sent after a lost answer, asked about after a 5xx; can be asked",
+        "re-sent after a lost response, inquired about after a 5xx; can be asked",
         "      tries: 3, full 100ms up to 5s; rate_limited 3, full 1s up to 5s; first byte 5s, deadline 20s",
         "      in doubt: asked by GET /v1/payments/{reference} (3 misses over 5s, "
-        "once an answer or event has shown its reference, ours by the reference at id); "
-        "re-sent for 2m where that is safe; looked at after 2s, 10s, 30s, 2m, 10m, 1h, 6h, 24h; "
+        "once a response or event has shown its reference, ours by the reference at id); "
+        "re-sent for 2m if that is safe; checked after 2s, 10s, 30s, 2m, 10m, 1h, 6h, 24h; "
         "absent only after 10m of silence and the misses above; "
-        "then a person's",
+        "then a person decides",
         "    budget: retries in 10s: provider 100 or 5% to 100%, operation 50 or 5% to 100%, account 30 or 5% to 100%, "
         "failure_class 50 or 5% to 100% of first attempts; 3 an intent",
         "    circuit: 20 calls or more in 10s: open at bad 85%, unknown 50%, slow 90%; "
@@ -73,26 +73,26 @@ def test_it_is_told_how_doubt_is_resolved(tmp_path):
 
     ask = '    ask:\n      - {needs: reference, request: "GET /v1/payments/{reference}", answer: payment}\n'
     alone = changed(ask, "", changed("errors_under_key: replayed", "errors_under_key: not_stored"))
-    assert told(alone) == ["in doubt: a person's at once"]
+    assert told(alone) == ["in doubt: a person decides at once"]
     rules = "scheme: hmac_sha256, secrets: [env:S], event_id: id, find: [{reference: id}], answer: payment"
     assert told(f"webhook: {{{rules}, relay: http://shop.test/hook}}\n" + alone) == [
-        "in doubt: told by a webhook; looked at after 2s, 10s, 30s, 2m, 10m, 1h, 6h, 24h; then a person's",
-        "webhook: hmac_sha256, secrets in S, found by reference, told again to http://shop.test/hook",
+        "in doubt: reported by a webhook; checked after 2s, 10s, 30s, 2m, 10m, 1h, 6h, 24h; then a person decides",
+        "webhook: hmac_sha256, secrets in S, found by reference, relayed to http://shop.test/hook",
     ]
     hinting = told(f"webhook: {{{rules}, hint: true}}\n" + MINIMAL)
-    assert "; asked at once when a webhook hints at it; re-sent for 2m where that is safe; " in hinting[0]
+    assert "; asked at once when a webhook hints at it; re-sent for 2m if that is safe; " in hinting[0]
     assert hinting[1:] == [
-        "webhook: hmac_sha256, secrets in S, found by reference, only a hint: the provider is asked then"
+        "webhook: hmac_sha256, secrets in S, found by reference, only a hint: Paywitness then inquires"
     ]
-    assert told(f"webhook: {{{rules}, hint: true}}\n" + alone)[0] == "in doubt: a person's at once"
+    assert told(f"webhook: {{{rules}, hint: true}}\n" + alone)[0] == "in doubt: a person decides at once"
     cancel = "    cancel: {request: 'POST /v1/{provider_key}/void', read: [{status: 200, as: cancelled}], "
     giving_up = changed(
         "    kind: sale\n", f"    kind: sale\n    intent: order\n{cancel}when: schedule_ran_out}}\n", alone
     )
     more = "mode: observe\nfallback: [{to: other, when: [not_sent], after: 2}]\n"
     assert told(more + giving_up) == [
-        "mode: observe: calls pass as they came; what would have been decided is counted",
-        "in doubt: then cancelled; then a person's",
+        "mode: observe: calls pass unchanged; the decisions that would have been made are counted",
+        "in doubt: then cancelled; then a person decides",
         "fallback: other when not_sent after 2 tries",
     ]
 
@@ -105,7 +105,7 @@ def test_an_inquiry_by_what_others_share_is_warned_about(tmp_path):
     ask = 'ask:\n      - {needs: reference, request: "GET /v1/payments/{reference}", answer: payment}'
     text = changed(ask, shared, COMPARED_WITH_NOTHING)
     (warning,) = warnings(text)
-    assert "operations.pay.ask[0]: looks for what other operations may share" in warning
+    assert "operations.pay.ask[0]: looks for a value that other operations may share" in warning
     assert not warnings(changed("{body:order}", "{provider_key}", text))
     fits = "    reference: id\n    fits: {amount: amount, unit: minor}\n"
     assert not warnings(changed("    reference: id\n    fits: none\n", fits, text))
@@ -117,7 +117,7 @@ def test_contracts_are_told_in_what_they_permit(tmp_path):
     def told(old: str, new: str) -> str:
         return check([written(tmp_path, changed(old, new))]).lines[3].strip()
 
-    assert "remembered for nobody knows how long; never re-sent in doubt" in told("window: 24h", "window: unknown")
+    assert "remembered for an unknown time; never re-sent in doubt" in told("window: 24h", "window: unknown")
     assert "remembered 15m (assumed)" in told("window: 24h", "window: {assumed: 15m}")
     assert "errors not_stored: never re-sent in doubt" in told("under_key: replayed", "under_key: not_stored")
     assert "takes no key" in told("    kind: sale\n", "    kind: sale\n    idempotency: {send_as: none}\n")

@@ -97,7 +97,7 @@ def test_what_acts_on_a_thing_of_the_provider_does_not_fall_back():
 
 def test_a_paying_operation_that_falls_back_is_guarded_by_its_intent():
     (problem,) = problems_of(changed("    intent: order\n", "", FIRST))
-    assert "operations.pay.intent: found nothing, it is required where 'fallback' is given" in problem
+    assert "operations.pay.intent: found nothing, it is required if 'fallback' is given" in problem
 
 
 def test_a_fallback_on_absent_needs_somebody_to_ask():

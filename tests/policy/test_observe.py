@@ -89,8 +89,8 @@ def test_a_cancel_that_is_only_watched_is_none() -> None:
 def test_it_is_described_and_explained() -> None:
     text = "mode: observe\n" + TWO
     lines = [line.strip() for line in describe_provider(load(text))]
-    assert "mode: observe: calls pass as they came; what would have been decided is counted" in lines
-    assert "rows only observed, and passed over: answers.payment[0], answers.payment[1]" in lines
+    assert "mode: observe: calls pass unchanged; the decisions that would have been made are counted" in lines
+    assert "rows in shadow mode, which decide nothing: answers.payment[0], answers.payment[1]" in lines
     told = explain(pay(text), FailureScenario(ResultClass.PENDING)).lines
     assert "  row:      answers.payment[0] reads pending (observe: passed over)" in told
     assert any(line.startswith("  mode:     observe: calls pass") for line in told)
@@ -100,7 +100,7 @@ def test_it_is_described_and_explained() -> None:
 
 def test_no_fallback_leads_to_a_provider_that_is_only_observed(tmp_path: Path) -> None:
     (problem,) = problems_in(tmp_path, a=FIRST, b="mode: observe\n" + OTHER)
-    assert problem.endswith("found 'other', which is only observed, allowed: one that is in force")
+    assert problem.endswith("found 'other', which is in shadow mode, allowed: one that is in force")
     assert problems_in(tmp_path, a="mode: observe\n" + FIRST, b=OTHER) == []
 
 

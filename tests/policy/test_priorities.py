@@ -91,10 +91,10 @@ def test_check_and_explain_tell_them(tmp_path: Path) -> None:
         file.write_text(text)
         return [line.strip() for line in check([file]).lines if line.strip().startswith("priority:")]
 
-    said = "priority: low where metadata.kind == 'subscription', else high where above 500.00 EUR, else medium"
+    said = "priority: low if metadata.kind == 'subscription', else high if above 500.00 EUR, else medium"
     assert told(MINIMAL) == []
     assert told(ROWS + MINIMAL) == [said]
-    own = "priority: high where urgent == `true`, else low where below 100 JPY, else high"
+    own = "priority: high if urgent == `true`, else low if below 100 JPY, else high"
     assert told(changed("    kind: sale\n", OWN)) == [own]
     lines = explain(policy_of(ROWS + MINIMAL), FailureScenario(ResultClass.NETWORK_READ_TIMEOUT)).lines
     assert f"  {said}" in lines
@@ -104,7 +104,7 @@ def test_a_file_none_of_whose_operations_has_an_amount_cannot_go_by_amounts() ->
     text = "priority: [{above: 1 EUR, as: low}]\n" + changed("    amount: {at: amount, unit: minor}\n", "")
     assert problems_of(text) == (
         "bank.yaml:1:20: priority[0].above: found with nothing to compare, "
-        "allowed: where an operation has both 'amount' and 'currency'",
+        "allowed: if an operation has both 'amount' and 'currency'",
     )
 
 

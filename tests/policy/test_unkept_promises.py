@@ -63,7 +63,7 @@ def test_events_that_are_found_by_the_reference_alone_do_not_bring_it():
 
 def test_an_inquiry_is_described_with_what_it_needs():
     described = describe_doubt(operation(load(MINIMAL), "pay"))
-    assert "(3 misses over 5s, once an answer or event has shown its reference, ours by" in described
+    assert "(3 misses over 5s, once a response or event has shown its reference, ours by" in described
 
 
 def test_explain_says_that_nobody_can_be_asked_yet():

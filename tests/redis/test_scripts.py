@@ -46,7 +46,7 @@ HASHES = {
     "time": "fa71ffdebcafa84dfc533cd8f44fbb49b6a4bcee",
     "replication_seen": "efa3887c59bab6c7265cccb5e417fe92379c491c",
     "level": "7bfa065d3701a5515ccaf8f69a0f012b704205cf",
-    "clock": "930f2a90d0befb59f51aadd17dc66d4c5218a0f2",
+    "clock": "3d98ca9c0f5d7ce1d519b5ee023f951381132f2e",
     "budget": "583263495916e87738656b425c6a6d513a577f59",
     "circuit": "e2aa3bc179e12d40a06d67c28ee81ca041c42be9",
 }

@@ -42,7 +42,7 @@ class TestJournalUrls:
             ("redis://h/a/b", "more than a database"),
             ("redis://h/first", "database is no number"),
             ("redis+sentinel://h", "names no service"),
-            ("redis://h?colour=red", "asks for colour"),
+            ("redis://h?colour=red", "unknown: colour"),
             ("redis://h?assert_persistence=perhaps", "yes or no"),
             ("redis://h?replicas=some", "auto or a number"),
         ],

@@ -210,11 +210,27 @@ async def test_a_slow_body_and_a_slow_head_are_not_waited_for() -> None:
 
 async def test_connections_are_bounded() -> None:
     async with listening(FakeReceiver(), replace(WEBHOOK_LIMITS, connections_max=2)) as address:
-        callers = [await Caller.open(address) for _ in range(3)]
-        await asyncio.sleep(0.05)
-        assert await callers[2].is_closed()
-        assert (await callers[0].ask(request(PATH, b"{}"))).status_code == 200
+        callers = [await Caller.open(address) for _ in range(2)]
         for caller in callers:
+            caller.send(request(PATH, b"{}")[:-1])
+        await asyncio.sleep(0.05)
+        third = await Caller.open(address)
+        assert await third.is_closed()
+        callers[0].send(b"}")
+        assert (await callers[0].answer()).status_code == 200
+        for caller in (*callers, third):
+            caller.close()
+
+
+async def test_connections_that_only_stand_open_keep_no_provider_out() -> None:
+    async with listening(FakeReceiver(), replace(WEBHOOK_LIMITS, connections_max=8)) as address:
+        idle = [await Caller.open(address) for _ in range(7)]
+        idle[0].send(b"POST /paywitness/webhooks/ac")  # half a head is no request either
+        idle += [await Caller.open(address) for _ in range(20)]
+        provider = await Caller.open(address)
+        assert (await provider.ask(request(PATH, b"{}"))).status_code == 200
+        assert await idle[0].is_closed()
+        for caller in (*idle, provider):
             caller.close()
 
 

@@ -79,7 +79,7 @@ def _no_page_is_foreign(right: Function) -> Function:
 def _pages_miss(right: Function) -> Function:
     def wrong(inquiry: Inquiry, evidence: Any, rules: Any, expected: Any, values: Any) -> FoundObject:
         seen: FoundObject = right(inquiry, evidence, rules, expected, values)
-        is_page = seen.finding.kind is FindingKind.FAILED and seen.finding.detail == "no answer that says anything"
+        is_page = seen.finding.kind is FindingKind.FAILED and seen.finding.detail == "no response that shows anything"
         if not is_page or seen.finding.status_code == 200:
             return seen
         return FoundObject(replace(seen.finding, kind=FindingKind.MISSED))

@@ -130,11 +130,11 @@ def page_guard(allowed_hosts: AllowedHosts) -> Middleware:
                 f"The Host header names {host[:80]!r}, which is no name of the admin port. Use its address, or add the "
                 "name to --allowed-hosts."
             )
-            raise AdminProblem(403, Problem.HOST_NOT_ALLOWED, "The admin port is not asked under this name", detail)
+            raise AdminProblem(403, Problem.HOST_NOT_ALLOWED, "The admin port does not serve this host name", detail)
         origins, fetch_sites = request.headers.getall("Origin", ()), request.headers.getall("Sec-Fetch-Site", ())
         if not allowed_hosts.allows_origin(host, origins, fetch_sites):
             detail = "The request comes from a web page of another origin."
-            raise AdminProblem(403, Problem.CROSS_SITE, "A web page of another origin may not ask", detail)
+            raise AdminProblem(403, Problem.CROSS_SITE, "A web page of another origin may not call this", detail)
         return await handler(request)
 
     return guard

@@ -60,7 +60,7 @@ class DecisionContext:
     fallback_to: str | None = None  # another route of the same API that the policy allows for this cause
     enough_tries_here: bool = False  # the policy takes that route after this many tries
     cancel_wanted: bool = False  # the policy or an operator wants it cancelled
-    inquired: bool = False  # the provider has just been asked, and has no result
+    inquired: bool = False  # an inquiry has just been made, and found nothing
     # Our limits (circuit, admission) refused this attempt before it was sent, and would refuse another.
     refused_by_limits: bool = False
     budget_allows: bool = True  # the fleet's retry budget has room

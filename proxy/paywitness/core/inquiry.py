@@ -242,27 +242,27 @@ def _read_inquiry(
 ) -> FoundObject:
     response = evidence.response
     if response is None:
-        fault = str(evidence.fault) if evidence.fault is not None else "no answer"
+        fault = str(evidence.fault) if evidence.fault is not None else "no response"
         return _without_object(inquiry, FindingKind.FAILED, None, fault)
     tree, readable = tree_of(response, rules.encoding)
     status = response.status_code
     if status == 404 and (readable or not response.body):
         return _not_found(inquiry)
     if not 200 <= status < 300 or not readable or not response.body.strip():
-        return _without_object(inquiry, FindingKind.FAILED, status, "no answer that says anything")
+        return _without_object(inquiry, FindingKind.FAILED, status, "no response that shows anything")
     if inquiry.always_lists is not None and not isinstance(inquiry.always_lists(tree), list):
-        return _without_object(inquiry, FindingKind.FAILED, status, "without the list that it always has")
+        return _without_object(inquiry, FindingKind.FAILED, status, "the response lacks the list that it always has")
     more = inquiry.more is not None and bool(inquiry.more(tree))
     provider_object = tree
     if inquiry.at is not None:
         place = inquiry.at(values)
         if place is None:  # nothing was searched for, so nothing was missed
-            return _without_object(inquiry, FindingKind.FAILED, status, "what to look for is not known any more")
+            return _without_object(inquiry, FindingKind.FAILED, status, "the value to look for is no longer known")
         provider_object = place(tree)
     found = provider_object if isinstance(provider_object, list) else [provider_object]
     ours = [one for one in found if inquiry.belongs.hold(one, values)]
     if found and not ours:
-        return _without_object(inquiry, FindingKind.FAILED, status, "another object than was asked for")
+        return _without_object(inquiry, FindingKind.FAILED, status, "another object than the one that was asked for")
     if len(ours) > 1:
         each = [read_object(inquiry.name, inquiry.answers, rules, expected, response, one) for one in ours]
         return _on_page(inquiry, status, _one_of_several(inquiry, status, each), more=more)
@@ -297,7 +297,7 @@ def _nothing_found(
         return _without_object(inquiry, FindingKind.FAILED, status, "a page that shows nothing")
     names_one = reference_in(rules, tree) is not None
     if names_one and any(row.read(response, tree) for row in inquiry.answers):
-        return _without_object(inquiry, FindingKind.FAILED, status, "an answer to something else")
+        return _without_object(inquiry, FindingKind.FAILED, status, "a response to another request")
     return _without_object(inquiry, FindingKind.MISSED, status, "nothing found")
 
 

@@ -46,9 +46,11 @@ def _inquire_unavailable(operation: Operation, policy: Policy | None) -> str | N
     if operation.state not in _INQUIRABLE:
         return f"it is {_state_text(operation.state)}: there is nothing to ask about"
     if operation.attempt_under_way:
-        return "an attempt is under way: wait for its answer"
+        return "an attempt is under way: wait for its response"
     if policy is None or not policy.inquiries:
-        return f"the policy of {operation.provider} knows no way to ask about {operation.operation}: look there by hand"
+        return (
+            f"the policy of {operation.provider} has no inquiry for {operation.operation}: look it up at the provider"
+        )
     return None
 
 
@@ -56,13 +58,13 @@ def _park_unavailable(operation: Operation, policy: Policy | None) -> str | None
     if operation.state is State.REQUIRES_REVIEW:
         return "it is in review already"
     if Event.OPERATOR_PARKED not in TABLE[operation.state]:
-        return f"it is {_state_text(operation.state)}: only what is unknown or pending can be parked"
+        return f"it is {_state_text(operation.state)}: only an unknown or pending operation can be parked"
     return None
 
 
 def _resume_unavailable(operation: Operation, policy: Policy | None) -> str | None:
     if resume_event(operation) not in TABLE[operation.state]:
-        return f"it is {_state_text(operation.state)}: only what is in review can be resumed"
+        return f"it is {_state_text(operation.state)}: only an operation in review can be resumed"
     return None
 
 
@@ -73,9 +75,9 @@ def resume_event(operation: Operation) -> Event:
 
 def _resolve_unavailable(operation: Operation, policy: Policy | None) -> str | None:
     if operation.state.ended:
-        return f"it has ended as {operation.state}; what is final is never overwritten"
+        return f"it has ended as {operation.state}; an end is never overwritten"
     if Event.OPERATOR_FOUND_SUCCESS not in TABLE[operation.state]:
-        return f"it is {_state_text(operation.state)}: it is still being carried, wait for its end"
+        return f"it is {_state_text(operation.state)}: its call is still under way, wait for its end"
     if operation.attempt_under_way:
         return "an attempt is under way and may still pay: wait for its end"
     if policy is None:
@@ -85,15 +87,15 @@ def _resolve_unavailable(operation: Operation, policy: Policy | None) -> str | N
 
 def _cancel_unavailable(operation: Operation, policy: Policy | None) -> str | None:
     if not operation.state.in_doubt:
-        return f"it is {_state_text(operation.state)}: only what is in doubt is cancelled; what was paid is refunded"
+        return f"it is {_state_text(operation.state)}: only an operation in doubt is cancelled; a payment is refunded"
     if policy is None or policy.cancel is None:
-        return f"the policy of {operation.provider} knows no way to cancel {operation.operation}"
+        return f"the policy of {operation.provider} has no way to cancel {operation.operation}"
     if policy.cancel.needs_reference and operation.reference is None:
         return "it can only be cancelled by its reference at the provider, which is not known"
     if operation.cancel_wanted or operation.cancel_sent:
-        return "a cancel is on its way or was sent already: inquire, to see what it came to"
+        return "a cancel is on its way or was sent already: inquire, to see its result"
     if operation.attempt_under_way:
-        return "an attempt is under way: wait for its answer"
+        return "an attempt is under way: wait for its response"
     return None
 
 
@@ -117,7 +119,7 @@ def close_refusal(state: State, incident: str | None, payment: str, *, paid: boo
     if not state.ended:
         return "it has not ended: close the incident without saying how, and resolve it"
     if incident == IncidentKind.UNVERIFIED_PAYMENT and not paid:
-        return f"that nobody has paid is said of the payment, with evidence: `ops not-paid {payment}`"
+        return f"declare on the payment that nobody has paid, with evidence: `ops not-paid {payment}`"
     return None
 
 
@@ -183,7 +185,7 @@ def proposal_for(operation: Operation, twin: OtherPayment | None = None) -> str 
 
 def _payment_text(operation: Operation) -> str:
     """The provider's object, as its own pages name it: reference, amount, provider."""
-    name = operation.reference or f"what was made under key {operation.provider_key or operation.client_key}"
+    name = operation.reference or f"the object under key {operation.provider_key or operation.client_key}"
     return f"{name} ({_amount(operation)}) at {operation.provider}"
 
 
@@ -202,20 +204,20 @@ def _undo(operation: Operation) -> str:
 
 
 def _success_after_failure(operation: Operation, twin: OtherPayment | None) -> str:
-    return f"It was told as failed and {operation.provider} shows it done: {_undo(operation)}."
+    return f"Its caller was told that it failed, but {operation.provider} shows it as done: {_undo(operation)}."
 
 
 def _failure_after_success(operation: Operation, twin: OtherPayment | None) -> str:
     return (
-        f"It was told as succeeded and a later word denies it: check {_payment_text(operation)}, and if the money is "
-        "not there, hold the goods and let the customer pay again."
+        f"Its caller was told that it succeeded, but later evidence denies it: check {_payment_text(operation)}, and "
+        "if the money is not there, hold the goods and let the customer pay again."
     )
 
 
 def _doubt_after_failure(operation: Operation, twin: OtherPayment | None) -> str:
     return (
-        f"It was told as failed and an attempt may have gone through after all: look for {_payment_text(operation)}, "
-        f"and if it is there, {_undo(operation)}."
+        "Its caller was told that it failed, but an attempt may have gone through: look for "
+        f"{_payment_text(operation)}, and if it is there, {_undo(operation)}."
     )
 
 
@@ -224,7 +226,7 @@ def _two_references(operation: Operation, twin: OtherPayment | None) -> str:
         operation.kind, "undo"
     )
     return (
-        f"{operation.provider} made two of one call: keep {_payment_text(operation)}, and {verb} the other, "
+        f"{operation.provider} made two payments of one call: keep {_payment_text(operation)}, and {verb} the other, "
         f"{twin.reference if twin is not None and twin.reference else 'whose reference the timeline shows'}."
     )
 
@@ -237,7 +239,7 @@ def _another_amount(operation: Operation, twin: OtherPayment | None) -> str:
             "it is somebody else's, and if it is, look for our payment."
         )
     return (
-        f"Check amounts: {_amount(operation)} was asked for, and {_payment_text(operation)} shows "
+        f"Check amounts: {_amount(operation)} was requested, and {_payment_text(operation)} shows "
         f"{'another amount or currency' if shown is None else shown}; refund or collect the difference."
     )
 
@@ -258,7 +260,7 @@ def _duplicate_success(operation: Operation, twin: OtherPayment | None) -> str:
 
 def _both_keys_returned(operation: Operation, twin: OtherPayment | None) -> str:
     return (
-        f"Two calls were given the answer of {_payment_text(operation)}: ask their service whether two payments were "
+        f"Two calls got the reply of {_payment_text(operation)}: ask their service whether two payments were "
         "meant, and if so, make the second under Paywitness-Distinct."
     )
 
@@ -266,8 +268,8 @@ def _both_keys_returned(operation: Operation, twin: OtherPayment | None) -> str:
 def _journal_rollback(operation: Operation, twin: OtherPayment | None) -> str:
     again = f" as {_other_text(twin)}" if twin is not None else ""
     return (
-        f"The journal had forgotten {_payment_text(operation)}, and the same was started again{again}: look for two "
-        f"payments at {operation.provider}, give one back if there are, and close the incident with what was found."
+        f"The journal had forgotten {_payment_text(operation)}, and the same call was started again{again}: look for "
+        f"two payments at {operation.provider}, give one back if there are, and close the incident with what was found."
     )
 
 

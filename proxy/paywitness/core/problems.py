@@ -116,7 +116,7 @@ PROBLEMS: dict[Problem, ProblemDefinition] = {
     Problem.KEY_REQUIRED: ProblemDefinition(400, "A key is required", False),
     Problem.KEY_INVALID: ProblemDefinition(400, "The key cannot be used", False),
     Problem.CREDENTIAL_NOT_RECOGNISED: ProblemDefinition(403, "This credential is not of this account", False),
-    Problem.ACCOUNT_UNKNOWN: ProblemDefinition(504, "It is not known whose this credential is", True),
+    Problem.ACCOUNT_UNKNOWN: ProblemDefinition(504, "The owner of this credential is not known", True),
     Problem.BODY_UNREADABLE: ProblemDefinition(400, "The body cannot be read", False),
     Problem.TOO_LARGE: ProblemDefinition(413, "The request is too large", False),
     Problem.TOO_SLOW: ProblemDefinition(408, "The request did not arrive in time", True),
@@ -124,8 +124,8 @@ PROBLEMS: dict[Problem, ProblemDefinition] = {
     Problem.PROVIDER_NOT_ALLOWED: ProblemDefinition(403, "No policy names this provider", False),
     Problem.PATH_NOT_ALLOWED: ProblemDefinition(403, "This path is not allowed", False),
     Problem.OPERATION_NOT_ALLOWED: ProblemDefinition(403, "No operation of the policy matches this call", False),
-    Problem.HOST_NOT_ALLOWED: ProblemDefinition(403, "This sidecar is not asked under this name", False),
-    Problem.CROSS_SITE: ProblemDefinition(403, "A web page of another origin may not ask", False),
+    Problem.HOST_NOT_ALLOWED: ProblemDefinition(403, "This sidecar does not serve this host name", False),
+    Problem.CROSS_SITE: ProblemDefinition(403, "A web page of another origin may not call this", False),
     Problem.NOT_FOUND: ProblemDefinition(404, "There is no such thing here", False),
     Problem.FORWARD_FAILED: ProblemDefinition(504, "The provider did not answer this call", True),
 }
@@ -154,11 +154,11 @@ DEADLINE_PASSED = (
     "Repeat with the same key, or wait. Do not make another payment."
 )
 RESPONSE_LOST = (
-    "The provider may have executed this payment; its answer was lost. Repeat with the same key, or wait. "
+    "The provider may have executed this payment; its response was lost. Repeat with the same key, or wait. "
     "Do not make another payment."
 )
 ANSWERED_IN_DOUBT = (
-    "The provider answered, and its answer leaves open whether it executed this payment. That is being found out. "
+    "The provider answered, and its response leaves open whether it executed this payment. Paywitness will find out. "
     "Repeat with the same key, or wait. Do not make another payment."
 )
 STILL_IN_FLIGHT = (
@@ -166,7 +166,7 @@ STILL_IN_FLIGHT = (
     "Do not make another payment."
 )
 ATTEMPT_NOT_RECORDED = (
-    "The journal did not take the record of this attempt. What became of this payment will be found out. "
+    "The journal did not take the record of this attempt. Paywitness will find out the outcome of this payment. "
     "Repeat with the same key, or wait. Do not make another payment."
 )
 JOURNAL_DID_NOT_ANSWER = (
@@ -182,21 +182,21 @@ JOURNAL_FORGOT = (
     "may have been. Repeat with the same key in a minute."
 )
 NEEDS_A_PERSON = (
-    "The provider may have executed this payment, and nothing has told what became of it. A person must look. "
+    "The provider may have executed this payment, and no evidence shows the outcome. A person must look. "
     "Do not pay again."
 )
 
 WHOSE_IS_UNKNOWN = (
     "A payment under this key, order or content may have been made already, under another credential. It is not known "
-    "whether both are of one account, so nothing is told of it, and nothing was sent by this call. Repeat with the "
-    "same key, or ask an operator to map the credential. Do not make another payment."
+    "whether both are of one account, so this reply shows nothing of it, and nothing was sent by this call. Repeat "
+    "with the same key, or ask an operator to map the credential. Do not make another payment."
 )
 ANOTHER_OWNER = (
     "The provider says that this credential belongs to another account than the one that this policy acts for. Nothing "
     "was sent. `merchants: many` in the policy lets one sidecar act for several."
 )
 ANOTHER_ACCOUNT = (
-    "What this call says of its account contradicts itself: the provider's word, the policy's `accounts:` and "
+    "This call contradicts itself about its account: the provider's answer, the policy's `accounts:` and "
     "`Paywitness-Account` name different ones. Nothing was sent."
 )
 UNLISTED_ACCOUNT = (
@@ -207,7 +207,7 @@ UNLISTED_ACCOUNT = (
 # --- Texts of the 409s
 
 CHECK_REFUSED = (
-    "Whoever is asked before such a payout did not allow it, or did not answer in time. Nothing was sent, nothing is "
+    "The check before this payout did not allow it, or did not answer in time. Nothing was sent, nothing is "
     "recorded, and the key is free."
 )
 

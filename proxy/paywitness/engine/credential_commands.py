@@ -47,7 +47,7 @@ class CredentialCommands:
         marks = [await self.owners.marks(_key_of(each)) for each in (first, other)]
         relation = related(first.credential, marks[0], other.credential, marks[1], other.account)
         if relation is CredentialRelation.OTHER:
-            raise InvalidCommand("The provider says that they are of two owners, and its word goes before yours.")
+            raise InvalidCommand("The provider says that they are of two owners, and its answer overrides yours.")
         await self.owners.add_marks(_key_of(first), {PEER_MARK + other.credential: MarkSource.OPERATOR})
         await self._note(first, "credential_mapped", actor, f"to the account of {other.id}: {reason}")
         return await self.show(operation_id)

@@ -114,7 +114,7 @@ class CredentialOwners:
         evidence = await self._ask(policy, who_am_i, credential)
         named = _named_owner(who_am_i, evidence)
         result = "known" if named else "refused" if _is_refusal(evidence) else "failed"
-        _log.info("%s was asked whose a new credential is: %s", policy.provider, result)
+        _log.info("%s was asked for the owner of a new credential: %s", policy.provider, result)
         if named is None:
             return None, _REFUSED_FOR_S if result == "refused" else _FAILED_FOR_S
         mark = owner_mark(owner_hash(policy.key_provider, named, self.vault.identity_secret))
@@ -171,7 +171,7 @@ class CredentialOwners:
             version = 1 if row is None else row.version + 1
             if await self.journal.write_ledger_rows((LedgerRow(key, version, marks_to_text(wanted)),)):
                 return
-        raise JournalUnavailable("what is known of a credential changed too often to be written")
+        raise JournalUnavailable("the marks of a credential changed too often to be written")
 
     async def relation(self, operation: Operation, policy: Policy, headers: Headers) -> CredentialRelation:
         """The relation of a credential to the one that made the operation."""

@@ -30,15 +30,15 @@ _NO_PAYMENT_KNOWN = (
     "forgotten."
 )
 _IN_SHADOW_MODE = (
-    "Payments through a provider that is only observed are not known here, so this cannot be said to be safe:"
+    "Payments through a provider in shadow mode are not recorded, so it is not known whether paying is safe:"
 )
 _TOO_MANY_OPERATIONS = (
-    f"More than {_OPERATIONS_MAX} operations bear this intent; not all were looked at. Narrow it by provider."
+    f"More than {_OPERATIONS_MAX} operations bear this intent; not all were read. Narrow it by provider."
 )
 _PAID_BEFORE = "It was paid by an operation whose record is no longer kept, and nothing shows that it was given back."
 _NOT_TOLD = (
-    "Of this intent nothing can be told to this credential, and not that it may be paid. Send the credential headers "
-    "that its payments carry; a credential is known once its provider has executed a call of it."
+    "This credential may not see this intent, so this reply cannot say that it may be paid. Send the credential "
+    "headers that its payments carry; a credential is known once its provider has executed a call of it."
 )
 _MAY_HAVE_FORGOTTEN = (
     "The journal may have forgotten its last moments, or all it knew, and with it a payment of this intent. Ask again "
@@ -271,7 +271,7 @@ def unsafe_reason(operation: Operation, hold: IntentHold | None = None) -> str |
     """Why another payment of its intent would not be safe; None if this operation is no reason. `hold` is the verdict
     of its payment, which then counts for its successes; None: its payment is not stored."""
     if operation.incident is not None:
-        return f"What is known of it contradicts itself ({operation.incident}). A person must look first."
+        return f"Its evidence contradicts itself ({operation.incident}). A person must look first."
     match operation.state:
         case State.PREPARED | State.SENDING | State.BACKOFF:
             return "It is under way. Wait for its end."

@@ -65,5 +65,5 @@ class LimitsSync:
             self.gate.recovered.discard(provider)
             self.expedited_mono[provider] = self.clock.mono()
             if expedited:
-                _log.info("%s answers again: %d that are in doubt are looked at now", provider, expedited)
+                _log.info("%s answers again: inquiring now about %d operation(s) in doubt", provider, expedited)
                 self.due_times.operations.set()

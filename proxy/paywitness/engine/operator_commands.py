@@ -226,7 +226,7 @@ class CommandExecutor:
                 result.refused.append(BulkRefusal(operation.id, f"somebody was faster: {describe_conflict(error)}"))
             except JournalUnavailable:
                 result.refused.append(
-                    BulkRefusal(operation.id, "the journal did not answer: look at it before trying again")
+                    BulkRefusal(operation.id, "the journal did not answer: check the operation before you try again")
                 )
         return result
 

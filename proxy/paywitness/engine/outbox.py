@@ -138,7 +138,7 @@ class Outbox:
         try:
             delivered = await self.deliver_page()
         except JournalUnavailable:
-            self.telemetry.emit(JournalUnanswered("what the sink is to be sent"))
+            self.telemetry.emit(JournalUnanswered("events for the sink"))
             return _RETRY_AFTER_S
         except Exception as error:  # noqa: BLE001  # a fault of ours must not end the telling for ever
             name, place = type(error).__name__, raised_at(error)
@@ -192,7 +192,7 @@ class Outbox:
             self._lose_cursor()
             return None
         if lease is None:
-            _log.info("events are delivered from here now, after %d", delivered_seq, extra=REPEATS)
+            _log.info("this sidecar delivers events now, after number %d", delivered_seq, extra=REPEATS)
             lease = _CursorLease(self._token, 0.0, delivered_seq, delivered_seq)
         lease.expires_boot = requested_boot + self.lease_s
         self._lease = lease
@@ -202,7 +202,7 @@ class Outbox:
         """Forget the cursor and its token, which is good once. Events that the sink took and the journal does not know
         come again."""
         if self._lease is not None:
-            _log.warning("the right to deliver events has run out; it is asked for anew", extra=REPEATS)
+            _log.warning("the right to deliver events has run out; this sidecar requests it again", extra=REPEATS)
             self.telemetry.emit(OutboxDelivered(0, failed=False, lag=0))
         self._lease, self._token = None, ""
 
@@ -293,7 +293,7 @@ class Outbox:
             try:
                 await self._move_cursor(lease)
             except JournalUnavailable:
-                self.telemetry.emit(JournalUnanswered("how far the sink has come; some of it may be sent twice"))
+                self.telemetry.emit(JournalUnanswered("the position of the sink; some events may be sent twice"))
             else:
                 page.unsaved -= saved
 

@@ -141,7 +141,7 @@ class PaymentCommands:
         policies = _policies_by_reference(provider)
         if not policies:
             raise NotAdopted(
-                f"The policy of {provider.name} knows no way to ask for a payment by its reference. Add one to 'ask' "
+                f"The policy of {provider.name} has no inquiry for a payment by its reference. Add one to 'ask' "
                 "with 'needs: reference'."
             )
         account = await self._account(policies[0], command.account)
@@ -161,7 +161,7 @@ class PaymentCommands:
         if name not in known:
             raise InvalidCommand(f"No policy names a provider {name[:64]!r}. Providers: {', '.join(known) or 'none'}.")
         if known[name].observe:
-            raise InvalidCommand(f"{name} is only observed: nothing is recorded of its payments.")
+            raise InvalidCommand(f"{name} is in shadow mode: its payments are not recorded.")
         return known[name]
 
     async def _account(self, policy: Policy, named: str) -> _Account:
@@ -306,7 +306,7 @@ class PaymentCommands:
         intent, and its incident is closed. Raises InvalidCommand, CorrectionRefused, NoSuchPayment, PaymentChanged,
         JournalUnavailable."""
         actor, reason, evidence = validated_texts(command.actor, command.reason, command.evidence)
-        check_evidence(command.evidence, "That nobody has paid is said by evidence alone")
+        check_evidence(command.evidence, "Only evidence shows that nobody has paid")
         row, before = await self._read(payment_id, version)
         payment = declared_unpaid(before)
         entry = PaymentCommandEntry(self.journal_clock.now(), actor, NOT_PAID, reason, evidence, _DECLARED_UNPAID)
@@ -342,7 +342,7 @@ class PaymentCommands:
         """Set numbers of the balance to what a person has seen. Raises InvalidCommand, CorrectionRefused,
         NoSuchPayment, PaymentChanged, JournalUnavailable."""
         actor, reason, evidence = validated_texts(command.actor, command.reason, command.evidence)
-        check_evidence(command.evidence, "A number is stated by evidence alone")
+        check_evidence(command.evidence, "A number needs evidence")
         row, before = await self._read(payment_id, version)
         currency = command.currency or before.currency
         if currency is None:

@@ -28,14 +28,14 @@ from paywitness.policy.reading.value_readers import duration_text
 # --- Policies in words: a description of a file for people, contract by contract
 
 _RESEND_TEXTS = {
-    ErrorsUnderKey.REPLAYED: "re-sent after a lost answer, asked about after a 5xx",
-    ErrorsUnderKey.REEXECUTED: "re-sent after a lost answer or a 5xx",
+    ErrorsUnderKey.REPLAYED: "re-sent after a lost response, inquired about after a 5xx",
+    ErrorsUnderKey.REEXECUTED: "re-sent after a lost response or a 5xx",
     ErrorsUnderKey.NOT_STORED: "never re-sent in doubt",
     ErrorsUnderKey.UNKNOWN: "never re-sent in doubt",
 }
 
 
-SHADOW_MODE_TEXT = "observe: calls pass as they came; what would have been decided is counted"
+SHADOW_MODE_TEXT = "observe: calls pass unchanged; the decisions that would have been made are counted"
 
 
 def shadow_rows(provider: Provider) -> tuple[str, ...]:
@@ -57,7 +57,7 @@ def describe_provider(provider: Provider) -> tuple[str, ...]:
         lines.append(f"  mode: {SHADOW_MODE_TEXT}")
     rows = shadow_rows(provider)
     if rows:
-        lines.append(f"  rows only observed, and passed over: {', '.join(rows)}")
+        lines.append(f"  rows in shadow mode, which decide nothing: {', '.join(rows)}")
     for policy in provider.policies:
         lines += (f"  {line}" for line in describe_policy(policy))
     if provider.webhook_rules is not None:
@@ -81,8 +81,8 @@ _LIMITED_BY = {
 def _describe_webhook(rules: WebhookRules) -> str:
     variables = sorted({name for names in rules.secrets.values() for name in names})
     found = ", ".join(dict.fromkeys(str(finder) for finder, _ in rules.find))
-    relay = f", told again to {rules.relay}" if rules.relay is not None else ""
-    hint = ", only a hint: the provider is asked then" if rules.hint else ""
+    relay = f", relayed to {rules.relay}" if rules.relay is not None else ""
+    hint = ", only a hint: Paywitness then inquires" if rules.hint else ""
     secrets = ", ".join(variables) or "no variable"
     fields = {"reference": rules.belongs.reference, "key": rules.belongs.key, "stamp": rules.belongs.stamp}
     belongs = "".join(f", ours by the {name} at {place}" for name, place in fields.items() if place is not None)
@@ -144,7 +144,7 @@ def describe_priorities(rules: tuple[PriorityRule, ...]) -> str:
         conditions += [f"below {rule.below}"] if rule.below is not None else []
         if not conditions:
             return ", else ".join([*parts, str(rule.priority)])
-        parts.append(f"{rule.priority} where {' and '.join(conditions)}")
+        parts.append(f"{rule.priority} if {' and '.join(conditions)}")
     return ", else ".join([*parts, str(DEFAULT_PRIORITY)])
 
 
@@ -240,25 +240,25 @@ def describe_doubt(policy: Policy) -> str:
     if policy.inquiries:
         steps.append("asked by " + ", else ".join(_describe_inquiry(inquiry) for inquiry in policy.inquiries))
     if contract.webhook_expected:
-        steps.append("told by a webhook")
+        steps.append("reported by a webhook")
     if contract.webhook_hints:
         steps.append("asked at once when a webhook hints at it")
     resends = contract.errors_under_key in {ErrorsUnderKey.REPLAYED, ErrorsUnderKey.REEXECUTED}
     if contract.dedupes and resends and resolve.resend_for_s > 0:
-        steps.append(f"re-sent for {duration_text(resolve.resend_for_s)} where that is safe")
+        steps.append(f"re-sent for {duration_text(resolve.resend_for_s)} if that is safe")
     if policy.inquiries or contract.webhook_expected:
-        steps.append(f"looked at after {', '.join(duration_text(step) for step in resolve.schedule_s)}")
+        steps.append(f"checked after {', '.join(duration_text(step) for step in resolve.schedule_s)}")
     if policy.inquiries:
         steps.append(f"absent only after {duration_text(resolve.settle_s)} of silence and the misses above")
     if policy.cancel is not None and policy.cancel.when_schedule_ran_out:
         steps.append("then cancelled")
-    return "; ".join([*steps, "then a person's" if steps else "a person's at once"])
+    return "; ".join([*steps, "then a person decides" if steps else "a person decides at once"])
 
 
 def describe_action(policy: Policy) -> str:
     """What happens to a payment that its customer must confirm, and does not."""
     expires = duration_text(policy.resolve.action_expires_s)
-    asked = f"asked about after {expires}" if policy.inquiries else f"over after {expires}, nobody can be asked"
+    asked = f"asked about after {expires}" if policy.inquiries else f"over after {expires}, without a way to inquire"
     if policy.resolve.cancels_expired_action:
         return f"{asked}; cancelled if it is shown that the customer has still not acted, else set aside"
     return f"{asked}; set aside if the customer has still not acted"
@@ -274,7 +274,7 @@ def _describe_inquiry(inquiry: Inquiry) -> str:
     if inquiry.shared:
         since = f", unless it was made later by {fields.denied_at}" if fields.denied_at is not None else ""
         belongs += f", shared with other operations: a denial counts only after all has settled{since}"
-    known = ", once an answer or event has shown its reference" if inquiry.needs_reference else ""
+    known = ", once a response or event has shown its reference" if inquiry.needs_reference else ""
     return (
         f"{inquiry.method} {template_text(inquiry.path)}{'?' if query else ''}{query} ({misses}{lag}{known}{belongs})"
     )
@@ -300,7 +300,7 @@ def describe_contract(contract: ProviderContract) -> str:
     if contract.send_as is None:
         key = "takes no key; never re-sent in doubt"
     elif not contract.dedupes:
-        key = f"key as {contract.send_as}, remembered for nobody knows how long; never re-sent in doubt"
+        key = f"key as {contract.send_as}, remembered for an unknown time; never re-sent in doubt"
     else:
         window = duration_text(contract.window_s or 0.0)
         key = f"key as {contract.send_as}, remembered {window}{_assumed(contract, 'window')}"

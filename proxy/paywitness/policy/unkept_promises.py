@@ -74,7 +74,7 @@ def _warn_of_unknown_references(file: Section, policies: list[Policy], entries: 
 
 def _stays_pending(policy: Policy, webhook: WebhookRules | None) -> bool:
     """Whether it may be accepted, is looked at later, and no later look can read that it succeeded. One that is never
-    looked at is described as a person's at once, which is true."""
+    looked at is described as "a person decides at once", which is true."""
     if not _reads(ResultClass.PENDING, (*policy.classify.rows, *policy.classify.answers)):
         return False
     later: list[ResponseRule] = [row for inquiry in policy.inquiries for row in inquiry.answers]

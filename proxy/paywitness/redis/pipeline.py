@@ -236,6 +236,9 @@ class RedisPipeline:
                     await self._connect()
                 if loop.time() >= deadline:
                     self._reject(batch, TimeoutError())
+                # A call that has failed meanwhile is not sent late: its caller may have done something else.
+                batch = [call for call in batch if call.future.cancelled() or not call.future.done()]
+                if not batch:
                     return  # the next batch uses the connection
             async with asyncio.timeout_at(deadline):
                 unknown_scripts = await self._exchange(batch, [call.wire for call in batch])

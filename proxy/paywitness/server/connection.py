@@ -138,6 +138,7 @@ class ServerConnection(asyncio.Protocol):
             wire.abort()
             return
         self._wire = wire
+        self._registry.silent[self] = None
         wire.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._due_mono = min(self._due_mono, self._loop.time() + self._registry.limits.head_s)
 
@@ -372,6 +373,7 @@ class ServerConnection(asyncio.Protocol):
             return
         if request is not None:
             self._request, self.body = request, self._parser.body
+            self._registry.silent.pop(self, None)
             self._timeout_phase, self._due_mono = TimeoutPhase.NONE, inf
             if self._task is None:
                 self._task = self._registry.tasks.start(self._serve_requests(), name="connection")

@@ -68,13 +68,20 @@ class ConnectionRegistry:
     date_line: DateLine
     counters: ServerCounters = field(default_factory=ServerCounters)
     connections: set[TrackedConnection] = field(default_factory=set)
+    silent: dict[TrackedConnection, None] = field(default_factory=dict)  # have asked nothing so far, oldest first
     tasks: Tasks = field(default_factory=Tasks)  # one for each connection; it may outlast its caller
     draining: bool = False
     closed: bool = False
     changed: asyncio.Event = field(default_factory=asyncio.Event)  # a connection has ended, or is about to
 
     def try_register(self, connection: TrackedConnection) -> bool:
-        """Whether there is room for one more."""
+        """Whether there is room for one more. When all places are taken, the oldest connection that has not asked for
+        anything makes room: whoever only opens connections keeps nobody out."""
+        if not self.closed and len(self.connections) >= self.limits.connections_max and self.silent:
+            oldest = next(iter(self.silent))
+            self.unregister(oldest)
+            self.counters.refused[TOO_MANY_CONNECTIONS] += 1
+            oldest.force_close()
         if self.closed or len(self.connections) >= self.limits.connections_max:
             return False
         self.connections.add(connection)
@@ -83,6 +90,7 @@ class ConnectionRegistry:
 
     def unregister(self, connection: TrackedConnection) -> None:
         self.connections.discard(connection)
+        self.silent.pop(connection, None)
         self.counters.connections_open = len(self.connections)
         self.changed.set()
 

@@ -219,7 +219,7 @@ async def test_no_intent_is_called_safe_while_its_payments_are_only_observed(wor
     await world.charge()
     told = json.loads((await world.engine.intents.describe("order-1")).body)
     assert told["safe_to_pay"] is False
-    assert told["note"].endswith("so this cannot be said to be safe: acme.")
+    assert told["note"].endswith("so it is not known whether paying is safe: acme.")
 
 
 async def test_what_would_have_been_refused_passes(sandbox: Sandbox) -> None:

@@ -43,7 +43,7 @@ async def test_the_caller_of_a_stored_500_waits_for_the_look_that_can_be_trusted
     async with resolving(sandbox, resolve=RARELY) as world, asyncio.timeout(PATIENT_S):
         reply = await world.charge(fault="error_500_before_commit")
         assert (reply.status_code, outcome(reply)) == (504, "unknown")
-        assert "its answer leaves open" in json.loads(reply.body)["detail"]
+        assert "its response leaves open" in json.loads(reply.body)["detail"]
         assert inquiries(world) == 2  # at once, and when the look-up cannot be behind any more
 
 

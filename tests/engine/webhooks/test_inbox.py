@@ -468,7 +468,7 @@ async def test_another_amount_of_a_paid_operation_is_an_incident(hooks: Hooks) -
     assert told.finding.classification.shown_money == shown.money
     [first] = [event for event in cloud_events(after, told) if event["data"]["incident"]]
     assert first["data"]["other_payment"]["amount"] == "0.05"
-    assert f"{paid.money} was asked for" in first["data"]["proposal"]
+    assert f"{paid.money} was requested" in first["data"]["proposal"]
     assert "shows 0.05 EUR" in first["data"]["proposal"]
 
 

@@ -165,7 +165,7 @@ class Leases:
         is_ours = held is not None and held.token == token and held.until_boot > requested_boot
         lease_s = self.lease_s if is_ours else None
         restored = await self._journal.restore(operation, sealed_request, sealed_response, lease_s=lease_s)
-        _log.error("%s was forgotten by the journal, and was put back as it is known here", operation.id)
+        _log.error("the journal had forgotten %s: it was put back as this sidecar knows it", operation.id)
         if restored.incident == IncidentKind.JOURNAL_ROLLBACK:
             self.release(operation.id)
             if operation.incident is None and self._telemetry is not None:

@@ -113,5 +113,5 @@ class Levels:
         newest = await self._journal.find_operations(OperationQuery(limit=_NEWEST_LOOKED_AT))
         found = [one.created_at for one in newest if one.kind.pays and not one.payment]
         if found and (self.fleet is None or max(found) > (self.fleet.older_at or self.fleet.began_at)):
-            _log.warning("a payment was started by a sidecar of an older release: stop it, or it goes on unseen")
+            _log.warning("a sidecar of an older release started a payment: stop it, or its payments go unrecorded")
         return max(found, default=None)

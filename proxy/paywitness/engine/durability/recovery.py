@@ -47,7 +47,7 @@ class Recovery:
             if not found:
                 break
         if total:
-            _log.warning("recovered what an earlier process had left under way: %d operation(s)", total)
+            _log.warning("recovered operations that an earlier process had left under way: %d", total)
         return total
 
     async def keep_expiring_leases(self) -> None:
@@ -61,7 +61,7 @@ class Recovery:
                     due_times.announcements.set()
                 await due_times.wait(due_times.leases, did_something=expired > 0)
             except JournalUnavailable:
-                await self._pause_without_journal("leases that run out")
+                await self._pause_without_journal("leases that ran out")
 
     async def _expire_leases(self) -> int:
         """Expire the leases that are over. If the journal was away, holders could not renew, so they first get the time
@@ -82,7 +82,7 @@ class Recovery:
                 await self._update_gauges()
                 await self.clock.sleep(_GAUGES_EVERY_S)
             except JournalUnavailable:
-                await self._pause_without_journal("what is in doubt")
+                await self._pause_without_journal("operations in doubt")
 
     async def _pause_without_journal(self, what: str) -> None:
         self._unavailable_boot = self.clock.boot()

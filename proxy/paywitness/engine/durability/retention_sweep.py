@@ -61,7 +61,7 @@ class Retention:
                     break
                 await self.clock.sleep(_PAUSE_S)
         except JournalUnavailable:
-            self.telemetry.emit(JournalUnanswered("retiring what ended long ago"))
+            self.telemetry.emit(JournalUnanswered("retiring old operations"))
         if retired:
-            _log.info("retired what ended long ago: %d", retired)
+            _log.info("retired old rows: %d", retired)
         return retired

@@ -29,7 +29,7 @@ _REMEMBERED_MAX = 5_000  # operations, some 4 kB each
 _REMEMBERED_BYTES_MAX = 32 * 1024 * 1024  # of sealed requests and responses
 _DETAIL = (
     "the store came back as another one, lost its keys or its log, or was put back from an older copy: it may have "
-    "forgotten what it had confirmed"
+    "forgotten writes that it had confirmed"
 )
 
 
@@ -131,7 +131,7 @@ class RollbackMonitor:
             try:
                 await self.check()
             except JournalUnavailable:
-                self._telemetry.emit(JournalUnanswered("putting back what it may have forgotten"))
+                self._telemetry.emit(JournalUnanswered("putting back forgotten operations"))
             await self._clock.sleep(_CHECK_EVERY_S)
 
     async def check(self) -> int:

@@ -252,7 +252,7 @@ class Spool:
             with (self._directory / name).open("rb") as file:
                 sealed = file.read(FILE_BYTES_MAX + 1)
         except FileNotFoundError:
-            _log.error("evidence is gone from the spool, and not by us: %s", self._directory / name)
+            _log.error("evidence is gone from the spool, but not by this sidecar: %s", self._directory / name)
             self._forget(name)
             return None
         except OSError as error:
@@ -298,7 +298,7 @@ class Spool:
             if not name.isdigit() or suffix not in {"", _PARTIAL_SUFFIX, _UNREADABLE_SUFFIX}:
                 continue
             if suffix == _PARTIAL_SUFFIX and not self._is_intact(path):
-                _log.warning("an earlier process was killed while it wrote %s: of no use, removed", path)
+                _log.warning("an earlier process was killed while it wrote %s: it is incomplete and was removed", path)
                 path.unlink()
                 continue
             if suffix:
@@ -335,7 +335,7 @@ def _open_locked(directory: Path) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-        raise SettingsError(f"--spool {directory}: another process uses it; give each its own") from None
+        raise SettingsError(f"--spool {directory}: another process uses it; give each process its own") from None
     return descriptor
 
 
@@ -420,7 +420,7 @@ class SpoolReplayer:
             return None  # the journal had taken it: only the answer was lost, or we crashed before the file was removed
         policy = await self.pinned.policy_from_book(operation, self.book())
         if policy is None:
-            return f"no policy tells what it means for {operation.id}"
+            return f"no policy can classify it for {operation.id}"
         try:
             await self.late_evidence.apply(operation, policy, _late_evidence_of(evidence))
         except IllegalTransition as error:  # of an attempt that the journal has forgotten

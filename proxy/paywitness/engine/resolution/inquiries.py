@@ -130,7 +130,7 @@ class InquiryClient:
         if failed is not None:
             return replace(failed, missed_inquiries=tuple(gone) if failed.gone else ())
         if not missed:
-            unnamed = Finding("ask", FindingKind.FAILED, None, None, "no way to ask about it can name it")
+            unnamed = Finding("ask", FindingKind.FAILED, None, None, "no inquiry can name it")
             return InquiryResult(FoundObject(unnamed), cannot_inquire=True)
         names = ", ".join(inquiry.name for inquiry in missed)
         return InquiryResult(FoundObject(Finding(names, FindingKind.MISSED, None, None, "not found")), tuple(missed))
@@ -300,12 +300,12 @@ class InquiryClient:
         response = evidence.response
         if response is None:
             return FoundObject(
-                Finding(CANCEL_SOURCE, FindingKind.FAILED, None, None, str(evidence.fault or "no answer"))
+                Finding(CANCEL_SOURCE, FindingKind.FAILED, None, None, str(evidence.fault or "no response"))
             )
         tree, readable = tree_of(response, policy.encoding)
         if not readable or tree in (None, {}, []):
             return FoundObject(
-                Finding(CANCEL_SOURCE, FindingKind.MISSED, response.status_code, None, "the answer shows nothing")
+                Finding(CANCEL_SOURCE, FindingKind.MISSED, response.status_code, None, "the response shows nothing")
             )
         asked = operation.expected_payment
         return read_object(CANCEL_SOURCE, cancel.read, policy.classify, asked, response, tree)
@@ -429,7 +429,7 @@ def _limited_result(reason: str, wait_s: float) -> InquiryResult:
     )
 
 
-_FOREIGN_MISS = "not found under a credential of which it is not known whose it is; that says nothing"
+_FOREIGN_MISS = "not found under a credential whose owner is not known; that proves nothing"
 _NO_CREDENTIAL = Evidence(NetworkPhase.RESOLVING, 0, WireFault.CONNECT_FAILED, None, "no credential to ask with", 0.0)
 
 

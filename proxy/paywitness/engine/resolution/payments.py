@@ -64,7 +64,7 @@ class PaymentSweep:
                 await self.sweep()
                 await due_times.wait(due_times.ledger_rows, did_something=False)  # the rest of a batch is not urgent
             except JournalUnavailable:
-                self.journal_writer.telemetry.emit(JournalUnanswered("payments that are due"))
+                self.journal_writer.telemetry.emit(JournalUnanswered("due payments"))
                 await self.clock.sleep(_RETRY_AFTER_S)
 
     async def sweep(self) -> int:
@@ -209,9 +209,9 @@ class PaymentSweep:
 
 
 def _says_paid(result: InquiryResult, payment: Payment, policy: Policy) -> bool | None:
-    """Whether the object was paid; None: the inquiry does not show it. An inquiry that failed is no miss. A replica
-    that lags may show a decline from before the payment, so a decline counts only as a miss. A cancelled object is not
-    paid."""
+    """Whether the object was paid; None: the inquiry does not show it. A replica that lags may cause a few misses, so
+    several are needed, and an inquiry that failed is none. It may also show a decline from before the payment, so a
+    decline is only a miss. A cancelled object is not paid."""
     finding = result.seen.finding
     if finding.kind is FindingKind.HIT and _reading(result) in {ResultClass.SUCCEEDED, ResultClass.PENDING}:
         return True

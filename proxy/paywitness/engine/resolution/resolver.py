@@ -89,10 +89,10 @@ class Resolver:
                 taken = await self.start_due()
                 await self._due_times.wait(self._due_times.operations, did_something=taken > 0)
             except JournalUnavailable:
-                self.telemetry.emit(JournalUnanswered("what is due"))
+                self.telemetry.emit(JournalUnanswered("due operations"))
                 await self.clock.sleep(_RETRY_AFTER_S)
             except Exception as error:  # noqa: BLE001  # a fault of ours must not end the resolving for ever
-                _log.error("looking for what is due failed by %s", type(error).__name__, extra=REPEATS)
+                _log.error("taking due operations failed by %s", type(error).__name__, extra=REPEATS)
                 await self.clock.sleep(2 * _RETRY_AFTER_S)
 
     @property
@@ -135,9 +135,9 @@ class Resolver:
             await self.failpoints.hit(failpoints.DUE_TAKEN)
             await self.resolve(operation, token)
         except JournalUnavailable:
-            self.telemetry.emit(JournalUnanswered("what an inquiry has found"))
+            self.telemetry.emit(JournalUnanswered("the result of an inquiry"))
         except StaleWrite:
-            _log.info("%s was changed by somebody else meanwhile; it is looked at again", operation.id)
+            _log.info("%s was changed by somebody else meanwhile; the resolver takes it again", operation.id)
         finally:
             self._active_by_provider[operation.provider] -= 1
             if self._active_by_provider[operation.provider] <= 0:
@@ -150,7 +150,7 @@ class Resolver:
         policy = await self.pinned.policy_from_book(operation, self.book())
         if policy is None:
             await self._send_to_review(
-                operation, token, Finding("policy", FindingKind.FAILED, detail="its policy is not to be had")
+                operation, token, Finding("policy", FindingKind.FAILED, detail="its policy cannot be read")
             )
             return
         request = await self.inquiry_client.stored_request(operation)
@@ -319,7 +319,7 @@ class Resolver:
         cancel = policy.cancel
         if cancel is None:
             await self._send_to_review(
-                operation, token, Finding("cancel", FindingKind.FAILED, detail="the policy knows no cancel")
+                operation, token, Finding("cancel", FindingKind.FAILED, detail="the policy has no cancel")
             )
             return
         party = held_party(policy, operation)
@@ -417,7 +417,7 @@ class Resolver:
         for record in transition_events(before, recorded, EvidenceKind.INQUIRY, self.clock.now()):
             self.telemetry.emit(record)
         if ran_out:
-            _log.error("%s: the schedule has run out, and nothing told what became of it", operation.id)
+            _log.error("%s: the schedule has run out without evidence of the outcome", operation.id)
             self.telemetry.emit(ScheduleRanOut(recorded))
         self.external_evidence.waiters.notify(recorded.id)  # even after a miss: a caller may know enough now
 

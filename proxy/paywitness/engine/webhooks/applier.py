@@ -140,8 +140,8 @@ class WebhookApplier:
         if not tells_of_money:
             return WebhookEventResult.NOTHING_NEW
         _log.error(
-            "%s: a webhook of %s tells of a payment, long after its customer should have acted: it was retired, and is "
-            "not counted as paid; compare it with what was paid since",
+            "%s: a webhook of %s shows a payment, long after its customer should have acted. It was retired, and does "
+            "not count as paid: compare it with later payments",
             operation_id,
             provider.name,
         )
@@ -221,7 +221,7 @@ class WebhookApplier:
             waits = current.due_at is not None and current.due_at > now
             if not waits or current.attempt_under_way or not current.doubt or current.state.ended:
                 raise _NoLongerDueError
-            note = "a webhook denied it, or another attempt: asked at once"
+            note = "a webhook denied it, or another attempt: inquired at once"
             known = WriteContext(now, check_at=now, check_asked_by=InquiryReason.WEBHOOK)
             source = EvidenceSource.WEBHOOK
             return change_of(current, current, (), known, source=source, because=current.because, note=note)

@@ -299,7 +299,7 @@ class WebhookInbox:
                 raise outcome
             if isinstance(outcome, BaseException):  # an event that fails must not stop the others
                 name, place = type(outcome).__name__, raised_at(outcome)
-                _log.error("a webhook was not seen to: %s at %s", name, place, extra=repeats(place))
+                _log.error("processing a webhook failed by %s at %s", name, place, extra=repeats(place))
                 continue
             processed += 1
         return processed
@@ -321,7 +321,7 @@ class WebhookInbox:
             bound_to = _bound_to(webhook_event.provider, webhook_event.account, webhook_event.event_id)
             webhook = open_webhook(self.vault, webhook_event.sealed, bound_to)
         except UnreadableSecret:
-            text = "a kept webhook of %s cannot be opened: is a key of the ring missing?"
+            text = "a stored webhook of %s cannot be opened: is a key of the ring missing?"
             _log.error(text, webhook_event.provider, extra=REPEATS)
         if webhook_event.result is WebhookEventResult.WAITING and _is_due(webhook_event.due_at, now):
             after, operation = await self._apply(webhook_event, provider, webhook)

@@ -173,7 +173,7 @@ class SignerCertificates:
         response = evidence.response
         pem = response.body if response is not None and response.status_code == 200 else b""
         if len(pem) > _CERTIFICATE_BYTES_MAX or parse_certificate(pem) is None:
-            _log.warning("a webhook's certificate was not to be had from %s", parts.netloc, extra=REPEATS)
+            _log.warning("a webhook's certificate could not be fetched from %s", parts.netloc, extra=REPEATS)
             return None
         self._cache[url] = (now_mono, pem)
         self._cache.move_to_end(url)

@@ -50,7 +50,7 @@ def read_fallbacks(file: Section, *, own_name: str) -> tuple[FallbackEntry, ...]
             entries.append(FallbackEntry(fallback, *places[0], *places[1]))
         if FallbackCause.ABSENT in when and not _has_settle(file):
             section.add_problem(
-                "when", "found 'absent', which needs 'resolve.settle': from when on absence may be believed"
+                "when", "found 'absent', which needs 'resolve.settle': the time after which absence may be believed"
             )
     return tuple(entries)
 
@@ -82,7 +82,7 @@ def check_fallbacks(file: Section, entries: tuple[FallbackEntry, ...], policies:
     for policy in falling:
         if policy.intent is None:
             entry = operations[policy.operation]
-            why = "it is required where 'fallback' is given: a guard must keep the second payment out"
+            why = "it is required if 'fallback' is given: a guard must prevent a second payment"
             file.problems.add(entry.location, f"{entry.path}.intent", f"found nothing, {why}")
 
 
@@ -154,7 +154,7 @@ def fallback_problems(
                     yield f"{entry.location}: {entry.path}: found '{to}', allowed: a provider of this directory"
                 continue
             if target.observe:
-                wrong = f"found '{to}', which is only observed, allowed: one that is in force"
+                wrong = f"found '{to}', which is in shadow mode, allowed: one that is in force"
                 yield f"{entry.location}: {entry.path}: {wrong}"
             if _gets_foreign_credentials(providers[source], target, providers):
                 yield f"{entry.location}: {entry.path}: found '{to}', {_NO_CREDENTIALS.format(to=to, source=source)}"

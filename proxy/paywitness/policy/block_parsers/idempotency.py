@@ -108,7 +108,7 @@ def _characters(value: str) -> frozenset[str]:
         else:
             raise InvalidValue("ranges and single characters with spaces between them, such as A-Z a-z 0-9 _ -")
     if not found >= _KEY_CHARACTERS:
-        raise InvalidValue("at least 0-9 a-f -, of which the keys that are made here consist")
+        raise InvalidValue("at least 0-9 a-f -, because the keys that Paywitness makes consist of these")
     return frozenset(found)
 
 
@@ -152,4 +152,4 @@ def _require(layers: Layers, sending: Section, key: str, why: str) -> None:
 def _warn_of_own_header(layers: Layers, sources: tuple[FieldRef, ...]) -> None:
     section = layers.having("take_from")
     if section is not None and any(source.name.lower() == "paywitness-key" for source in sources):
-        section.add_warning("take_from", "lists Paywitness-Key, which is always looked at first; leave it out")
+        section.add_warning("take_from", "lists Paywitness-Key, which is always read first; leave it out")

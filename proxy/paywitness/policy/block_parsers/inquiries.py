@@ -226,8 +226,8 @@ def _check_identifies_operation(section: Section, used: list[Template], known: P
         section.problems.warn(
             section.location,
             section.path,
-            "looks for what other operations may share, and no 'fits.amount' tells them apart: another payment of the "
-            "same order could be taken for this one; look for {operation_id}, {provider_key} or {reference}",
+            "looks for a value that other operations may share, and no 'fits.amount' tells them apart: another payment "
+            "of the same order could be taken for this one; look for {operation_id}, {provider_key} or {reference}",
         )
 
 

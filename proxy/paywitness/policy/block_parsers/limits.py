@@ -106,7 +106,7 @@ def _read_row(section: Section, over_body: Reader[JmesPath], *, has_money: bool)
     for key in _AMOUNTS:
         if section.has(key) and not has_money:
             section.add_problem(
-                key, "found with nothing to compare, allowed: where an operation has both 'amount' and 'currency'"
+                key, "found with nothing to compare, allowed: if an operation has both 'amount' and 'currency'"
             )
     if above is not None and below is not None:
         if above.currency != below.currency:

@@ -409,5 +409,5 @@ def _check_success(section: Section, shared: SharedRules, policy: Policy, proble
         section.problems.add(
             section.location,
             section.key_path("answer"),
-            f"found nothing, it is required where money moves ({allowed}): else every 2xx would be doubt",
+            f"found nothing, it is required if money moves ({allowed}): else every 2xx would be doubt",
         )

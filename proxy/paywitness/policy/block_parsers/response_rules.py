@@ -244,9 +244,7 @@ def _check_success_shown(section: Section, row: ResponseRule) -> None:
 
 def _check_effect(section: Section, row: ResponseRule) -> None:
     if not row.stored and any(map(row.says_done, row.result_classes)):
-        section.add_problem(
-            "stored", "found 'false' for what was done, allowed: true, or leave it out; a success is kept"
-        )
+        section.add_problem("stored", "found 'false' for a success, allowed: true, or leave it out; a success is kept")
     if row.result_class is ResultClass.SUCCEEDED and row.effect not in {None, Effect.DONE}:
         section.add_problem("effect", f"found '{row.effect}' for a success, allowed: done, or leave it out")
     if row.result_class is None or not _is_server_error_by_status(row, every=True):

@@ -146,7 +146,7 @@ def _cancels_expired_action(
     if not wanted or may_cancel is None:
         return False
     if not may_cancel:
-        found = "found 'cancel', which needs 'cancel:' in {operations}: without it nothing says how it is cancelled"
+        found = "found 'cancel', which needs 'cancel:' in {operations}: without it there is no way to cancel it"
         layers.add_problem("on_action_expired", found, operation=operation)
     if not contract.supports_inquiry:
         found = "found 'cancel', which needs 'ask' in {operations}: it is cancelled only if an inquiry shows it open"

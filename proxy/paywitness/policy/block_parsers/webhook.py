@@ -248,7 +248,7 @@ def _check_hint(section: Section, scheme: str, *, hint: bool) -> None:
             "secrets", f"found beside '{_UNSIGNED}', allowed: none, there is nothing to check with them"
         )
     if scheme == _UNSIGNED and section.has("relay"):
-        section.add_problem("relay", f"found beside '{_UNSIGNED}', allowed: none, nothing of such a delivery is kept")
+        section.add_problem("relay", f"found beside '{_UNSIGNED}', allowed: none, nothing of such a webhook is stored")
 
 
 def _read_event_id(section: Section) -> tuple[Expression | EventIdHeader, ...]:
