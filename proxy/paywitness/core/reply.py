@@ -366,11 +366,15 @@ def problem_reply(
     retry_after_s: int | None = None,
     provider: str = "",
     title: str = "",
+    without_effect: bool = False,
 ) -> Reply:
     """An answer of our own: what happened, what it means for the money, what to do next. `retry_after_s`: None for a
-    second, if a repeat can help at all. `title`: of this case, if the kind has several."""
+    second, if a repeat can help at all. `title`: of this case, if the kind has several. `without_effect`: the call
+    could move nothing, whatever its kind of problem leaves open."""
     facts = PROBLEMS[kind]
     outcome, advice = _outcome_of(kind, operation), advice_of_problem(kind, operation)
+    if without_effect:
+        advice = Advice.TRY_AGAIN_LATER
     repeat_helps = facts.repeat_helps and not _is_settled_for_good(kind, operation)
     members: dict[str, Any] = {
         "type": PROBLEM_TYPE_PREFIX + kind,
@@ -379,7 +383,7 @@ def problem_reply(
         "detail": detail,
         "outcome": outcome,
         "sent": sent,
-        "side_effect_may_exist": _effect_may_exist(kind, operation),
+        "side_effect_may_exist": not without_effect and _effect_may_exist(kind, operation),
         "advice": advice,
     }
     if operation is not None:

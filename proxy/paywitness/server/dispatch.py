@@ -17,6 +17,7 @@ from pathlib import PurePath
 from paywitness.core.allowed_hosts import AllowedHosts
 from paywitness.core.problems import Problem
 from paywitness.core.reply import Reply, problem_reply
+from paywitness.engine.calls.passthrough import forward_failed_reply
 from paywitness.repeated_lines import repeats
 from paywitness.server.connection import ServerConnection
 from paywitness.server.engine_interface import CallHandler, ServerStreamedReply
@@ -261,8 +262,9 @@ class RequestDispatcher:
             raise
         except Exception as error:  # noqa: BLE001 - as above
             _log_failure("forwarding a call", error)
-            detail = "This sidecar failed while it forwarded the call. It was not sent again."
-            return problem_reply(Problem.FORWARD_FAILED, detail, sent=True, provider=provider)
+            return forward_failed_reply(
+                request.method, "This sidecar failed while it forwarded the call.", provider=provider
+            )
 
     async def _internal_page(self, request: ParsedRequest) -> Reply:
         try:

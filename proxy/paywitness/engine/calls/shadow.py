@@ -171,7 +171,7 @@ class ShadowMode:
         request = StreamRequest(call.method, (path_prefix + call.target).encode("latin-1"), call.headers, length)
         response = await self.upstream.stream(origin, request, body, _LONG_TIMEOUTS)
         if isinstance(response, Evidence):
-            return failure_reply(response, provider)
+            return failure_reply(response, provider, call.method)
         return streamed_reply(response)
 
     def _report_unmatched(self, provider: Provider) -> None:
