@@ -7,6 +7,7 @@ import tarfile
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 # Those whose holder was killed, and those that are due: whatever release opens the journal goes on with them.
@@ -97,6 +98,15 @@ def as_described_then(entry: dict) -> dict:
             since = {"shown_amount", "request_id"}
             shown_then[part] = {name: value for name, value in evidence.items() if name not in since}
     return shown_then
+
+
+def without_proposals(value: Any) -> Any:
+    """What a person is advised is worded anew by each release. What stays is whether there is a proposal."""
+    if isinstance(value, list):
+        return [without_proposals(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {name: bool(each) if name == "proposal" else without_proposals(each) for name, each in value.items()}
 
 
 def refused_since(answer: dict, title: str) -> dict:
