@@ -1,7 +1,7 @@
-"""Evidence from outside our own attempts: what an inquiry, an event, a cancel or a person makes of an operation.
+"""Evidence from outside our own attempts: how an inquiry, a webhook event, a cancel or a person changes an operation.
 
-The counterpart of `lifecycle.conclude`. It never raises for what it is told: evidence that cannot be applied now, while
-an attempt is under way or may still arrive, is **postponed**, and applied again when that is over.
+The counterpart of `lifecycle.conclude`. No evidence makes it raise. If evidence cannot be applied now, because an
+attempt is under way or may still arrive, it is **postponed**, and applied again when that is over.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _EVENTS: dict[EvidenceSource, dict[str, Event]] = {
 
 
 def event_of(source: EvidenceSource, result_class: ResultClass) -> Event | None:
-    """Which event of the lifecycle a reading from this source is; None where it says nothing."""
+    """The lifecycle event of this class from this source; None if it proves nothing."""
     kinds = {
         ResultClass.SUCCEEDED: "success",
         ResultClass.PENDING: "pending",
@@ -72,7 +72,7 @@ def event_of(source: EvidenceSource, result_class: ResultClass) -> Event | None:
 
 
 def as_taken_back(operation: Operation, classification: Classification, *, failed_is_return: bool) -> Classification:
-    """The reading as `returned`, if the policy says that a failure after success takes the movement back."""
+    """The classification as `returned`, if the policy treats a failure after success as a return of the movement."""
     fails_after_success = operation.state is State.SUCCEEDED and classification.result_class in DENIALS
     if not failed_is_return or not fails_after_success:
         return classification
@@ -82,9 +82,9 @@ def as_taken_back(operation: Operation, classification: Classification, *, faile
 def precedes_end(
     operation: Operation, classification: Classification, *, failed_is_return: bool, is_response: bool = False
 ) -> bool:
-    """Whether evidence is of the time before its object failed, and only comes after that: it was accepted first. Or it
-    succeeded first, if the policy says that a failure after success takes the movement back. An attempt's own response
-    (`is_response`) may also show a success from before its object was cancelled."""
+    """Whether evidence is older than the failure of its object, and only arrives after it. It then shows that the
+    object was accepted first; or that it succeeded first, if the policy treats a failure after success as a return. An
+    attempt's own response (`is_response`) may also show a success from before its object was cancelled."""
     was_cancelled = is_response and operation.result_class is ResultClass.CANCELLED
     may_succeed_first = failed_is_return or was_cancelled
     is_earlier = classification.result_class is ResultClass.PENDING or (
@@ -96,7 +96,7 @@ def precedes_end(
 
 
 def changes_nothing(before: Operation, after: Operation) -> bool:
-    """Whether evidence leaves an operation as it was known."""
+    """Whether evidence leaves the operation unchanged."""
     return (
         after.state is before.state
         and after.doubt == before.doubt
@@ -115,8 +115,8 @@ def conclude_external(
     settled: bool,
     may_be_stale: bool = False,
 ) -> tuple[Operation, Event | None]:
-    """The operation after this evidence, and the event that it was; None: it changes nothing now. `settled`: nothing
-    of the operation can still arrive. `may_be_stale`: what it denies may be an attempt before ours, of another call."""
+    """The operation after this evidence, and the event; None: the evidence causes no event now. `settled`: no request
+    of the operation can still arrive. `may_be_stale`: a denial may concern an earlier attempt, of another call."""
     paid = operation.state in {State.SUCCEEDED, State.PENDING}
     if classification.rule == DOES_NOT_FIT:
         incident = contradiction(operation, classification) if paid else None
@@ -124,15 +124,15 @@ def conclude_external(
             return operation, None
         return operation.changed(incident=incident, other_payment=shown_instead(operation, classification)), None
     if _of_another_execution(operation, event_of(source, classification.result_class), classification, contract):
-        return operation, None  # what is still open is asked about on its schedule
+        return operation, None  # an open operation is inquired about on its schedule
     if operation.state is State.SUCCEEDED and classification.result_class is ResultClass.CANCELLED:
-        # What was paid and then voided was given back: it is not that it never was.
+        # A payment that was made and then voided was given back, which is not the same as never made.
         classification = replace(classification, result_class=ResultClass.REVERSED, effect=Effect.DONE)
     event = event_of(source, classification.result_class)
     if event is None or _must_wait(operation, event, contract, settled=settled, may_be_stale=may_be_stale):
         return operation, None
     if event is Event.WEBHOOK_TOLD_PENDING and operation.state is State.FAILED and operation.result_class in DENIALS:
-        return operation, None  # events out of order: it was accepted before it was declined, and that says less
+        return operation, None  # events out of order: it was accepted before it was declined, so this adds nothing
     after = advance(operation, event)
     shown = classification.reference
     reversal = event in REVERSALS
@@ -142,7 +142,7 @@ def conclude_external(
         and operation.effect is Effect.NONE
         and operation.result_class in DENIALS
     ):
-        is_authoritative = False  # one attempt was executed and told no; that the others never arrived does not undo it
+        is_authoritative = False  # one attempt was executed and denied; that the others never arrived does not undo that
     newer = classification.effect is Effect.DONE and not paid and not operation.state.ended
     contradicted = contradiction(operation, classification) if paid else None
     stands = after.incident or contradicted
@@ -175,19 +175,20 @@ def _must_wait(
     ending = event not in SUCCESSES
     if ending and operation.attempt_under_way and not operation.state.ended:
         return True
-    # One execution was denied. Where answers are not stored, another attempt may be executed after it: one of several
-    # in doubt, or the last of them, where the denial is that of an attempt which was told no already.
+    # One execution was denied. If the provider does not store such responses, it may execute another attempt after it:
+    # one of several in doubt, or the last one in doubt, if the denial belongs to an attempt that was denied already.
     was_denied = (
         bool(operation.doubt) and operation.effect is Effect.NONE and operation.result_class in PROVIDER_SAID_NO
     )
     several = (was_denied or len(operation.doubt) > 1) and contract.errors_under_key is not ErrorsUnderKey.REPLAYED
-    # An object that several calls share shows the denial of the last of them that ended, which may be an earlier one.
+    # An object that several calls share shows the denial of the call that ended last, which may be an earlier call.
     of_earlier_call = may_be_stale and (bool(operation.doubt) or operation.state is State.BACKOFF)
     denies = event in {*EXTERNAL_DENIALS, *ACTIONS} - {Event.OPERATOR_FOUND_FAILURE}
-    # An event tells of one execution, and not of which. That nothing can still arrive does not say that nothing did.
+    # A webhook event is about one execution, and does not show which. Even if nothing can still arrive, other attempts
+    # may have arrived before.
     covers_all = settled and event not in _SPEAKS_OF_ONE_EXECUTION
     if may_be_stale and operation.state in {State.SUCCEEDED, State.PENDING, State.REQUIRES_ACTION}:
-        return denies and not settled  # a replica that lags shows the object as it was before our attempt
+        return denies and not settled  # a lagging replica shows the object as it was before our attempt
     return denies and (several or of_earlier_call) and not covers_all and not operation.state.ended
 
 
@@ -197,9 +198,10 @@ _SPEAKS_OF_ONE_EXECUTION = frozenset({Event.WEBHOOK_TOLD_DENIAL, Event.WEBHOOK_T
 def _of_another_execution(
     operation: Operation, event: Event | None, classification: Classification, contract: ProviderContract
 ) -> bool:
-    """Whether an event that denies may speak of an execution other than the one that paid, was accepted, or that the
-    customer is to confirm: where it was sent more than once, and failed work is done again. Over what was paid only
-    names that differ say so; without them a person has to look."""
+    """Whether a webhook event with a denial may be about another execution than the one that paid, was accepted, or
+    waits for the customer. That is possible if the operation was sent more than once, and the provider executes again
+    after a failure. If the operation has paid, only different references show it; without them a person has to
+    check."""
     again = contract.errors_under_key is not ErrorsUnderKey.REPLAYED
     if event not in _SPEAKS_OF_ONE_EXECUTION or not again or operation.attempts < 2:
         return False
@@ -211,8 +213,8 @@ def _of_another_execution(
 
 
 def _may_be_absent(operation: Operation) -> bool:
-    """Only what is in doubt can turn out never to have arrived: not what the provider accepted before it was parked,
-    nor what it asked the customer to confirm."""
+    """Whether the operation may turn out never to have arrived. It must be in doubt. One that the provider accepted
+    before it was parked, or asked the customer to confirm, has arrived."""
     action_required = operation.effect is Effect.NONE and operation.result_class is ResultClass.REQUIRES_ACTION
     return bool(operation.doubt) and not action_required
 
@@ -225,6 +227,6 @@ def is_postponed(
     *,
     may_be_stale: bool = False,
 ) -> bool:
-    """Whether this evidence should be kept and applied again later, as opposed to saying nothing at all."""
+    """Whether this evidence should be kept and applied again later. False: it proves nothing, or can be applied now."""
     event = event_of(source, result_class)
     return event is not None and _must_wait(operation, event, contract, settled=False, may_be_stale=may_be_stale)

@@ -9,7 +9,7 @@ Rules that the table and `advance` keep together:
   it is recorded: a late response to an earlier attempt never ends the operation under it.
 - An attempt's evidence can always be recorded, also twice: `conclude` never raises once something was sent.
 - SUCCEEDED and FAILED are final. Evidence that contradicts them opens an incident; it never overwrites. Only the person
-  who closes that incident says how it ended: as paid, which FAILED then becomes, or as taken back.
+  who closes that incident decides: as paid (FAILED then becomes SUCCEEDED), or as taken back.
 - Elapsed time is no event. A lease that expired while sending is doubt, never a failure.
 """
 
@@ -34,7 +34,7 @@ from paywitness.core.result import (
 
 
 class Event(StrEnum):
-    """What happened, in the past tense. Grouped by who saw it."""
+    """The events of an operation, in the past tense, grouped by their source."""
 
     # our own attempts
     SEND_RECORDED = "send_recorded"
@@ -48,8 +48,8 @@ class Event(StrEnum):
     DENIAL_SEEN = "denial_seen"
     DENIAL_SEEN_IN_DOUBT = "denial_seen_in_doubt"
     DOUBT_CLEARED = "doubt_cleared"  # the last attempt in doubt turned out to have had no effect
-    ACTION_STANDS = "action_stands"  # as DOUBT_CLEARED, but another attempt's answer had asked the customer to act
-    TOLD_BEFORE = "told_before"  # no effect, of an attempt that had been settled: nothing new
+    ACTION_STANDS = "action_stands"  # as DOUBT_CLEARED, but another attempt's response requires the customer to act
+    TOLD_BEFORE = "told_before"  # no effect, for an attempt that was settled already: nothing new
     LEASE_EXPIRED = "lease_expired"
     # our own decisions
     GIVEN_UP = "given_up"
@@ -69,38 +69,38 @@ class Event(StrEnum):
     WEBHOOK_TOLD_ACTION = "webhook_told_action"
     WEBHOOK_TOLD_DENIAL = "webhook_told_denial"
     WEBHOOK_TOLD_REVERSAL = "webhook_told_reversal"
-    # a cancel whose answer shows the cancelled payment
+    # a cancel whose response shows the cancelled payment
     CANCEL_SHOWN = "cancel_shown"
     # a person
     OPERATOR_FOUND_SUCCESS = "operator_found_success"
     OPERATOR_FOUND_FAILURE = "operator_found_failure"
     OPERATOR_PARKED = "operator_parked"
     OPERATOR_RESUMED = "operator_resumed"
-    OPERATOR_RESUMED_WAITING = "operator_resumed_waiting"  # what was parked as pending, with nothing in doubt
+    OPERATOR_RESUMED_WAITING = "operator_resumed_waiting"  # it was pending when it was parked, with nothing in doubt
     INCIDENT_CLOSED_AS_PAID = "incident_closed_as_paid"
     INCIDENT_CLOSED_AS_UNPAID = "incident_closed_as_unpaid"
     # another operation of ours
-    VOID_SUCCEEDED = "void_succeeded"  # what this one paid was voided by it
+    VOID_SUCCEEDED = "void_succeeded"  # a void of ours has voided this payment
 
 
 class IncidentKind(StrEnum):
     SUCCESS_AFTER_FAILURE = "success_after_failure"
     FAILURE_AFTER_SUCCESS = "failure_after_success"
     DOUBT_AFTER_FAILURE = "doubt_after_failure"
-    TWO_REFERENCES = "two_references"  # the provider made two things of one operation
+    TWO_REFERENCES = "two_references"  # the provider made two objects for one operation
     ANOTHER_AMOUNT = "another_amount"
     DUPLICATE_SUCCESS = "duplicate_success"  # a second paying success of one intent
-    JOURNAL_ROLLBACK = "journal_rollback"  # the journal had forgotten it, and its key or guard was given to another
-    BOTH_KEYS_RETURNED = "both_keys_returned"  # one answer, given to two keys, each of which came back for it
+    JOURNAL_ROLLBACK = "journal_rollback"  # the journal had lost it, and another operation took its key or guard
+    BOTH_KEYS_RETURNED = "both_keys_returned"  # two keys got the same reply, and callers came back with both
     REFERENCE_TAKEN = "reference_taken"  # two operations that are not steps of one payment show one reference
-    UNVERIFIED_PAYMENT = "unverified_payment"  # the provider says that it was paid, not by us; no inquiry shows it
-    REFERENCE_NOT_FOUND = "reference_not_found"  # the provider does not show what it has named to us
+    UNVERIFIED_PAYMENT = "unverified_payment"  # the provider claims that it was paid, not by us; no inquiry shows it
+    REFERENCE_NOT_FOUND = "reference_not_found"  # an inquiry does not find the reference that the provider gave us
     NEGATIVE_REMAINDER = "negative_remainder"  # more was captured or refunded than the payment had
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """Where an event leads. An incident is opened beside it where the event contradicts what was final."""
+    """The state after an event. If the event contradicts a final state, it also opens an incident."""
 
     to: State
     incident: IncidentKind | None = None
@@ -188,7 +188,7 @@ TABLE: dict[State, dict[Event, Transition]] = {
         Event.WEBHOOK_TOLD_ACTION: Transition(State.REQUIRES_ACTION),
         Event.WEBHOOK_TOLD_DENIAL: Transition(State.FAILED),
         Event.WEBHOOK_TOLD_REVERSAL: Transition(State.SUCCEEDED),
-        # Of attempts that were taken to be without effect.
+        # For attempts that counted as without effect.
         Event.TOLD_BEFORE: Transition(State.BACKOFF),
         Event.ANSWER_LOST: Transition(State.UNKNOWN),
         Event.SUCCESS_SEEN: Transition(State.SUCCEEDED),
@@ -211,7 +211,7 @@ TABLE: dict[State, dict[Event, Transition]] = {
     },
     State.PENDING: {
         **_ENDINGS,
-        Event.NO_EFFECT_SEEN: Transition(State.PENDING),  # a late refusal of a re-send speaks of that re-send alone
+        Event.NO_EFFECT_SEEN: Transition(State.PENDING),  # a late refusal of a re-send concerns only that re-send
         Event.ANSWER_LOST: Transition(State.PENDING),
         Event.LEASE_EXPIRED: Transition(State.PENDING),
         Event.INQUIRY_MISSED: Transition(State.PENDING),
@@ -229,7 +229,7 @@ TABLE: dict[State, dict[Event, Transition]] = {
     State.SUCCEEDED: {
         **_transitions(SUCCESSES, State.SUCCEEDED),
         **_transitions(REVERSALS, State.SUCCEEDED),
-        **_transitions(PENDINGS, State.SUCCEEDED),  # events out of order: the older one says less
+        **_transitions(PENDINGS, State.SUCCEEDED),  # events out of order: the older one adds nothing
         **_transitions(ACTIONS, State.SUCCEEDED),
         **_transitions(EXTERNAL_DENIALS, State.SUCCEEDED, IncidentKind.FAILURE_AFTER_SUCCESS),
         Event.DENIAL_SEEN: Transition(State.SUCCEEDED, IncidentKind.FAILURE_AFTER_SUCCESS),
@@ -271,7 +271,7 @@ TABLE: dict[State, dict[Event, Transition]] = {
 
 _STARTS = frozenset({Event.SEND_RECORDED, Event.RESEND_RECORDED})
 _NEEDS_EMPTY_DOUBT = frozenset(State) - {State.UNKNOWN, State.REQUIRES_REVIEW}
-# What would end the operation, or let the customer act, under an attempt that may still pay.
+# Events that would end the operation, or let the customer act, while an attempt under way may still pay.
 _NEEDS_NO_ATTEMPT_UNDER_WAY = frozenset(
     {
         *EXTERNAL_DENIALS,
@@ -279,18 +279,18 @@ _NEEDS_NO_ATTEMPT_UNDER_WAY = frozenset(
         Event.WEBHOOK_TOLD_ACTION,
     },
 )
-# What, of an attempt in SENDING, says that nothing is on the wire any more. Only the attempt under way can say it.
+# Events in SENDING that mean that nothing is on the wire any more. Only the attempt under way can cause them.
 _ENDS_SENDING = frozenset({Event.NO_EFFECT_SEEN, Event.ACTION_SEEN, Event.DENIAL_SEEN})
 
 
 def advance(operation: Operation, event: Event, attempt: int | None = None, **other_changes: Any) -> Operation:
-    """The operation after the event, or IllegalTransition. `attempt` is the one that the event speaks of,
-    `other_changes` what changes with it beside what the event itself does."""
+    """The operation after the event. Raises IllegalTransition. `attempt`: the attempt that the event is about.
+    `other_changes`: fields that change in the same step, beside those that the event itself changes."""
     return operation.changed(**other_changes, **_transition_changes(operation, event, attempt))
 
 
 def _transition_changes(operation: Operation, event: Event, attempt: int | None) -> dict[str, Any]:
-    """What the event changes of the operation, or IllegalTransition."""
+    """The fields that the event changes. Raises IllegalTransition."""
     move = TABLE[operation.state].get(event)
     if move is None:
         raise IllegalTransition(f"{event} cannot happen in {operation.state}")
@@ -327,10 +327,10 @@ def _transition_changes(operation: Operation, event: Event, attempt: int | None)
 
 
 def _is_already_accounted_for(operation: Operation, event: Event) -> bool:
-    """Whether a lost answer, told only now, says nothing against an end. Every attempt is in the journal before its
-    first byte: what the provider answered or denied, or that nothing of it was there, was found with that attempt in
-    doubt, or is its own answer, which another listener heard. Only an end that rests on nothing having been sent is
-    contradicted by what was."""
+    """Whether a lost response that is recorded only now does not contradict the end. Every attempt is in the journal
+    before its first byte. So an end by a response, a denial or proven absence was found while this attempt was in
+    doubt, or is this attempt's own response, which another listener received. A lost response contradicts only an end
+    that assumes that nothing was sent."""
     if event is not Event.ANSWER_LOST or operation.state is not State.FAILED:
         return False
     return operation.effect is Effect.NONE and operation.result_class not in _UNSENT
@@ -351,7 +351,7 @@ def _check_attempt(operation: Operation, event: Event, attempt: int | None) -> N
 def _doubt_after(operation: Operation, event: Event, attempt: int | None, to: State) -> frozenset[int]:
     doubt = operation.doubt
     if operation.state.ended or (operation.state is State.REQUIRES_REVIEW and not doubt):
-        return doubt  # what is final, or was accepted before it was parked, is not undone by an attempt that was lost
+        return doubt  # a lost attempt does not undo a final state, or an acceptance before the operation was parked
     if event in _EMPTIES_DOUBT:
         return frozenset()
     under_way = frozenset({operation.attempts} if operation.attempt_under_way else ())
@@ -380,7 +380,8 @@ _EMPTIES_DOUBT = frozenset({*SUCCESSES, *REVERSALS, *PENDINGS, *ACTIONS, *EXTERN
 def event_of_response(
     operation: Operation, attempt: int, classification: Classification, contract: ProviderContract
 ) -> Event:
-    """Which event the end of one attempt is: what its answer settles of itself and of the attempts before it."""
+    """The event of one attempt's end. It depends on whether the response settles only this attempt, or also the
+    attempts before it."""
     result_class, effect = classification.result_class, classification.effect
     others = operation.doubt - {attempt}
     if result_class is ResultClass.SUCCEEDED and effect is Effect.DONE:
@@ -388,7 +389,7 @@ def event_of_response(
     if result_class is ResultClass.PENDING and effect is not Effect.POSSIBLE:
         return Event.PENDING_SEEN
     if effect is not Effect.NONE or result_class in {ResultClass.SUCCEEDED, *SHOWN_AFTER_SUCCESS}:
-        # A refused re-send says nothing of the attempts before it, and had no effect of its own.
+        # A refused re-send proves nothing about the attempts before it, and had no effect of its own.
         resent = bool(others) or (operation.state.ended and attempt > 1)
         refused = resent and result_class in REFUSALS and effect is Effect.POSSIBLE
         return Event.NO_EFFECT_SEEN if refused else Event.ANSWER_LOST
@@ -404,14 +405,15 @@ def event_of_response(
 
 
 def _event_of_denial(operation: Operation, result_class: ResultClass, others: frozenset[int], *, stored: bool) -> Event:
-    """What a decline, or a customer who must act, settles: itself alone, or all. Where it is stored, as every executed
-    answer is, it is the answer of the first execution, and of whatever arrives later."""
+    """The event of a decline, or of a response that requires the customer to act. It settles only its own attempt, or
+    all attempts. If the provider stores such responses under the key, it settles all: it is the response of the first
+    execution, and later arrivals get the same one."""
     action = result_class is ResultClass.REQUIRES_ACTION
     action_stands = not action and bool(operation.doubt) and _action_was_required(operation)
     if others and (not stored or action_stands):
         return Event.ACTION_SEEN_IN_DOUBT if action else Event.DENIAL_SEEN_IN_DOUBT
     if not operation.doubt and operation.state in {State.PENDING, State.REQUIRES_ACTION, State.REQUIRES_REVIEW}:
-        return Event.NO_EFFECT_SEEN  # the provider is known to have accepted it: only asking tells more
+        return Event.NO_EFFECT_SEEN  # the provider has accepted it: only an inquiry shows more
     if operation.state is State.SUCCEEDED and operation.attempts > 1 and not stored:
         return Event.NO_EFFECT_SEEN  # another attempt was the one that succeeded
     if action_stands:
@@ -420,7 +422,7 @@ def _event_of_denial(operation: Operation, result_class: ResultClass, others: fr
 
 
 def _was_denied(operation: Operation) -> bool:
-    """Whether one attempt of an operation in doubt was executed and answered no. `conclude` keeps that reading."""
+    """Whether one attempt of an operation in doubt was executed and denied. `conclude` keeps that reading."""
     return operation.state.in_doubt and operation.effect is Effect.NONE and operation.result_class in PROVIDER_SAID_NO
 
 
@@ -431,7 +433,7 @@ def _action_was_required(operation: Operation) -> bool:
 def conclude(
     operation: Operation, attempt: int, classification: Classification, contract: ProviderContract
 ) -> tuple[Operation, Event]:
-    """The operation after one attempt's end, with what was read of it; and the event that it was."""
+    """The operation after one attempt's end, with the classification of its response; and the event."""
     changed, event = conclusion_changes(operation, attempt, classification, contract)
     return operation.changed(**changed), event
 
@@ -439,7 +441,7 @@ def conclude(
 def conclusion_changes(
     operation: Operation, attempt: int, classification: Classification, contract: ProviderContract
 ) -> tuple[dict[str, Any], Event]:
-    """What `conclude` changes of the operation, for whoever changes more of it in the same step; and the event."""
+    """The fields that `conclude` changes, and the event, for a caller that changes more fields in the same step."""
     event = event_of_response(operation, attempt, classification, contract)
     changed = _transition_changes(operation, event, attempt)
     if _is_authoritative(operation, event, changed["state"]):
@@ -462,37 +464,37 @@ _PAID_OR_ACCEPTED = frozenset({State.SUCCEEDED, State.PENDING})
 
 
 def _may_be_replayed(classification: Classification) -> bool:
-    """Whether a re-send could only get this very answer again: it was seen whole, and the provider may keep it."""
+    """Whether a re-send could only get this same response again: it was seen whole, and the provider may store it."""
     return not classification.lost and classification.stored
 
 
 def _is_authoritative(operation: Operation, event: Event, to: State) -> bool:
-    """Whether the reading of this attempt is now that of the operation."""
+    """Whether the class of this attempt becomes the class of the operation."""
     if operation.state.ended or event is Event.TOLD_BEFORE:
         return False
     if event is Event.NO_EFFECT_SEEN:
-        # The reading of an operation in doubt is that of its doubt: a refused re-send does not speak for it.
+        # An operation in doubt keeps the class of its doubt: a refused re-send does not change it.
         return to is State.BACKOFF
     if event is Event.ANSWER_LOST and not to.in_doubt:
         return False
     if event is Event.DENIAL_SEEN_IN_DOUBT:
         return not _action_was_required(operation)
-    # Once an attempt was executed and answered no, that is what is known; a lost or refused one knows less.
+    # Once an attempt was executed and denied, that class stays: a lost or refused attempt proves less.
     return not (event in {Event.ANSWER_LOST, Event.DOUBT_CLEARED, Event.ACTION_STANDS} and _was_denied(operation))
 
 
 def shown_instead(operation: Operation, classification: Classification) -> OtherPayment | None:
-    """What an answer that contradicts the operation shows in the place of what is known."""
+    """The payment that a contradicting response shows in place of the known one; None if it shows none."""
     shown, money = classification.reference, classification.shown_money
     if operation.reference is None or shown == operation.reference:
-        shown = None  # it becomes the operation's own, or is
+        shown = None  # it is the operation's own reference, or becomes it
     return None if shown is None and money is None else OtherPayment("", operation.provider, shown, money)
 
 
 def contradiction(operation: Operation, classification: Classification) -> IncidentKind | None:
-    """What an answer says against a payment that was made or accepted already."""
+    """The incident if a response contradicts a payment that was made or accepted already; None if it does not."""
     shown, known = classification.reference, operation.reference
     differ = shown is not None and known is not None and shown != known
     if classification.rule == DOES_NOT_FIT:
-        return IncidentKind.ANOTHER_AMOUNT if not differ else None  # neither its name nor its amount: another's object
+        return IncidentKind.ANOTHER_AMOUNT if not differ else None  # name and amount differ: it shows another payment
     return IncidentKind.TWO_REFERENCES if classification.effect is Effect.DONE and differ else None

@@ -1,5 +1,5 @@
-"""What evidence about an operation makes of its payment: what is posted, what is returned, which numbers it shows.
-Pure. The rules are in the docstring of `payment`."""
+"""Changes of a payment by evidence about one of its operations: posted and returned movements, and new totals. Pure.
+The rules are in the docstring of `payment`."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from paywitness.core.result import ResultClass
 
 @record
 class PaymentChange:
-    """What evidence about an operation makes of its payment."""
+    """A payment after evidence about one of its operations, and the posting of the change."""
 
     payment: Payment
     posting: Posting | None = None
-    elsewhere: bool = False  # the posting is of a movement that no call of ours made
-    negative: bool = False  # a remainder is below zero: more moved than can have
+    elsewhere: bool = False  # no call of ours made the movement of the posting
+    negative: bool = False  # a remainder is newly below zero: more has moved than the payment can have had
 
 
 def after_change(payment: Payment, after: Operation, shown: ShownBalance) -> PaymentChange:
-    """The payment after a change of one of its operations. `shown`: what its evidence shows of the payment."""
+    """The payment after a change of one of its operations. `shown`: the payment's names and totals in the evidence."""
     before = payment
     payment = with_names(payment, shown.names)
     if shown.intent is not None and (payment.intent is None or not shown.creates):  # a later update names a newer one
@@ -71,15 +71,16 @@ def after_change(payment: Payment, after: Operation, shown: ShownBalance) -> Pay
 
 
 def has_new_totals(payment: Payment | None, operation: Operation, shown: ShownBalance | None) -> bool:
-    """Whether evidence about a paying operation that succeeded changes its payment: also an object that says nothing
-    new of the operation may show a movement that is not ours. `payment` None: the evidence can show no totals of it."""
+    """Whether evidence about a paying operation that has succeeded changes its payment. An object that shows nothing
+    new about the operation may still show a movement that is not ours. `payment` None: the evidence cannot show totals
+    of the payment."""
     if payment is None or shown is None or operation.state is not State.SUCCEEDED:
         return False
     return after_change(payment, operation, shown).payment != payment
 
 
 def is_new_dispute(payment: Payment, operation: Operation, shown: ShownBalance) -> bool:
-    """Whether evidence of a dispute changes what is disputed. A provider tells of one dispute in several events."""
+    """Whether evidence of a dispute changes the disputed amount. A provider sends several events about one dispute."""
     return after_change(payment, operation, shown).payment.disputed != payment.disputed
 
 
@@ -91,7 +92,7 @@ def with_names(payment: Payment, names: tuple[PaymentName, ...]) -> Payment:
 
 
 def _is_success(operation: Operation) -> bool:
-    """Whether evidence says that it had its effect, also if an incident says that we had reported otherwise."""
+    """Whether evidence shows that the operation had its effect, even if we had reported a failure (an incident)."""
     return operation.state is State.SUCCEEDED or operation.incident == "success_after_failure"
 
 
@@ -109,7 +110,7 @@ def _after_step(payment: Payment, after: Operation, shown: ShownBalance) -> tupl
         payment = _remainder_released(payment)
     elif after.result_class in GIVEN_BACK and not payment.given_back:
         left, key = difference(payment.captured, payment.refunded), payment_posting_key(payment)
-        if left or not payment.posted(OperationKind.VOID):  # else the void has posted it
+        if left or not payment.posted(OperationKind.VOID):  # otherwise the void has posted it already
             posting = Posting(returned_posting_key(key), "reversal", left, payment.currency, payment.id, key)
         is_return = after.result_class is ResultClass.RETURNED
         payment = replace(payment, given_back=True, returned=is_return, final=True, refunded=payment.captured)
@@ -117,21 +118,22 @@ def _after_step(payment: Payment, after: Operation, shown: ShownBalance) -> tupl
 
 
 def _is_captured_in_part(payment: Payment) -> bool:
-    """Whether a void, or the end of the authorization, leaves what was captured before. What is unknown counts as
-    captured if a capture of ours exists."""
+    """Whether the payment was captured in part, so that a void or the end of the authorization leaves that amount. If
+    the captured amount is unknown, a posted capture of ours counts as such a part."""
     if payment.captured is None:
         return bool(payment.posted(OperationKind.CAPTURE))
     return payment.captured > 0 and (payment.authorised is None or payment.captured < payment.authorised)
 
 
 def _remainder_released(payment: Payment) -> Payment:
-    """The payment after the provider let go of what was not captured."""
+    """The payment after the provider released the amount that was not captured."""
     voided = difference(payment.authorised, payment.captured)
     return replace(payment, final=True, voided=payment.voided if voided is None else voided, expires_at=None)
 
 
 def payment_posting_key(payment: Payment) -> str:
-    """One for each time that the payment was made: a direct debit that was returned may be tried again."""
+    """The key of the payment's posting. Each time that the payment is made gets its own key, because a returned direct
+    debit may be tried again."""
     return f"{payment.id}:payment" + (f":{payment.times_paid}" if payment.times_paid > 1 else "")
 
 
@@ -140,13 +142,14 @@ def returned_posting_key(posting_key: str) -> str:
 
 
 def _paid(payment: Payment, after: Operation, shown: ShownBalance) -> tuple[Payment, Posting]:
-    """The first success: what was authorised and captured, as far as it is known. Nothing was given back yet, unless a
-    movement of ours overtook it: somebody else saw the success first, and moved it."""
+    """The payment after its first success, with the authorised and captured amounts as far as they are known. Nothing
+    has been given back yet, unless a movement of ours was recorded before this success: a caller may have seen the
+    success first, and acted on the payment."""
     asked = after.money.minor_units if after.money is not None else None
     authorised = asked if shown.authorised is None else shown.authorised
     if shown.moved is not None and (authorised is None or shown.moved < authorised):
         authorised = shown.moved  # a partial authorization
-    first = payment if not payment.returned else replace(payment, refunded=0, movements=())  # what follows is its own
+    first = payment if not payment.returned else replace(payment, refunded=0, movements=())  # later movements belong to the new success
     captured = authorised if shown.captures else 0 if shown.captures is False else None
     if captured == 0:
         captured = total_of(first.posted(OperationKind.CAPTURE))
@@ -188,7 +191,7 @@ def _after_movement(payment: Payment, after: Operation, shown: ShownBalance) -> 
     if not _is_success(after):
         return payment, None
     if movement is not None and movement.status is MovementStatus.RETURNED and after.state is State.FAILED:
-        payment, movement = _without(payment, movement), None  # it was told as failed, and has succeeded after all
+        payment, movement = _without(payment, movement), None  # reported as failed, it has succeeded after all
     if movement is None:
         amount = after.money.minor_units if after.money is not None else None
         movement = Movement(after.id, after.kind, amount)
@@ -197,7 +200,7 @@ def _after_movement(payment: Payment, after: Operation, shown: ShownBalance) -> 
     if movement.status is MovementStatus.RESERVED:
         payment = _posted(payment, movement, after, shown)
         movement = payment.movement_of(after.id) or movement
-        if not payment.created or payment.paid:  # else it is an object that nobody has paid: nothing moved
+        if not payment.created or payment.paid:  # otherwise the object is unpaid, and no money has moved
             posting = Posting(after.id, after.kind.value, movement.minor_units, payment.currency, payment.id)
     if after.result_class in GIVEN_BACK and movement.status is MovementStatus.POSTED:
         payment = _returned(payment, movement)
@@ -207,16 +210,16 @@ def _after_movement(payment: Payment, after: Operation, shown: ShownBalance) -> 
 
 
 def _released(payment: Payment, movement: Movement, after: Operation) -> Payment:
-    """The payment after a movement that ended without effect. If the provider had given it a name, it may have stood in
-    the totals of an object that was read before it failed, and is remembered for that."""
+    """The payment after a movement that ended without effect. If the provider had given it a name, the totals of an
+    object that was read before it failed may include it. So the movement is kept as returned."""
     if after.reference is None:
         return _without(payment, movement)
     return _replaced(payment, movement, replace(movement, status=MovementStatus.RETURNED, fingerprint=""))
 
 
 def _moved_by_others(payment: Payment, kind: OperationKind) -> Payment:
-    """The payment after the provider said "already done" to a movement. If no movement of ours, open ones included, may
-    be what was done, somebody else has moved it. By how much is unknown until an object shows it."""
+    """The payment after the provider answered "already done" to a movement. If the provider cannot mean a movement of
+    ours, open ones included, another client has moved the money. The amount is unknown until an object shows it."""
     capturable, refundable = payment.capturable, difference(payment.captured, payment.refunded)
     nothing_to_capture = capturable is not None and capturable <= 0
     nothing_to_refund = payment.given_back or (refundable is not None and refundable <= 0 < (payment.captured or 0))
@@ -230,7 +233,8 @@ def _moved_by_others(payment: Payment, kind: OperationKind) -> Payment:
 
 
 def merged_payment(payment: Payment, other: Payment) -> Payment:
-    """The payment with what was known of it under another name."""
+    """The payment, with the names, steps and movements of the other one, which is the same payment under another
+    name."""
     payment = replace(
         payment,
         names=tuple(dict.fromkeys((*payment.names, *other.names)))[:NAMES_MAX],
@@ -265,7 +269,7 @@ def _posted(payment: Payment, movement: Movement, operation: Operation | None, s
         amount = _reversed_amount(payment)
     money = operation.money if operation is not None else None
     if money is not None and payment.currency is not None and money.currency != payment.currency:
-        amount = None  # how much that is in the currency of the payment is the provider's to say
+        amount = None  # only the provider knows this amount in the currency of the payment
     posted = replace(movement, status=MovementStatus.POSTED, minor_units=amount, fingerprint="", at_most=False)
     payment = _replaced(payment, movement, posted)
     match movement.kind:
@@ -291,7 +295,8 @@ def _posted(payment: Payment, movement: Movement, operation: Operation | None, s
 
 
 def _reversed_amount(payment: Payment) -> int | None:
-    """What a reversal gives back: of what was captured, else all that was authorised. Unknown beside what is open."""
+    """The amount that a reversal gives back: the captured amount less refunds, or the authorised amount if nothing was
+    captured. Unknown while another movement is open."""
     if any(movement.kind is not OperationKind.REVERSAL for movement in payment.reserved()):
         return None
     return payment.authorised if payment.captured == 0 else difference(payment.captured, payment.refunded)
@@ -314,12 +319,12 @@ def _returned(payment: Payment, movement: Movement) -> Payment:
 
 
 def _with_totals(payment: Payment, shown: ShownBalance) -> Payment:
-    """The payment with the totals that the provider's own object shows. An older object may show less than is known:
-    captured and refunded only grow."""
+    """The payment with the totals in the provider's own object. Captured and refunded only grow, because an older
+    object may show less than we know."""
     if shown.currency is not None and payment.currency is not None and shown.currency != payment.currency:
         return payment
     if not payment.paid and payment.elsewhere is PaidElsewhere.NO:
-        return payment  # an object that nobody has paid yet shows what is asked for, not what was authorised
+        return payment  # an object that is not paid yet shows the requested amount, not an authorised one
     captured, refunded = shown.captured, shown.refunded
     if payment.authorised is None:
         payment = replace(payment, authorised=shown.authorised)
@@ -341,9 +346,10 @@ def _with_totals(payment: Payment, shown: ShownBalance) -> Payment:
 
 
 def _without_open(known: int | None, total: int | None, payment: Payment, *kinds: OperationKind) -> int | None:
-    """What has moved at least by a total that may hold movements still reserved here: each of these is posted when its
-    own evidence comes. A total that is less than our own movements is out of date. A number that is not `known` stays
-    unknown while a movement is open: nobody can tell whether the total holds it."""
+    """The least amount that has moved according to `total`. The total may include movements that are still reserved
+    here; each of these is posted when its own evidence comes. A total below our own posted movements is out of date. If
+    the number is not `known`, it stays unknown while a movement is open, because the total may or may not include
+    it."""
     open_amount = payment.reserved_at_most(*kinds)
     if total is None or open_amount is None or total < payment.posted_total(*kinds):
         return None
@@ -353,9 +359,10 @@ def _without_open(known: int | None, total: int | None, payment: Payment, *kinds
 def _moved_elsewhere(
     counted: Payment, payment: Payment, after: Operation, shown: ShownBalance
 ) -> tuple[Payment, Posting | None]:
-    """What the provider's totals show beyond what we had counted: somebody else has moved it. Posted once: the number
-    grows in the same step. A change has one posting: of two, the refund waits for the next change. What was unknown
-    before, or can only be worked out, is not posted."""
+    """The payment with a movement for the amount by which the provider's totals exceed our count: another client has
+    moved it. It is posted only once, because our number grows in the same step. A change has one posting, so a refund
+    beside a capture waits for the next change. Nothing is posted if our number was unknown before, or if the captured
+    total had to be calculated."""
     captured = difference(payment.captured, counted.captured) if shown.captured is not None else None
     refunded = difference(payment.refunded, counted.refunded)
     if not counted.paid or not (captured or refunded):
@@ -369,8 +376,8 @@ def _moved_elsewhere(
 
 
 def _may_hold_returned(payment: Payment, refunded: int) -> bool:
-    """Whether a total may be that of an object from before a refund came back. To believe it would free the intent of a
-    payment that stands."""
+    """Whether a total may come from an object that is older than the return of a refund. Such a total would free the
+    intent although the payment still stands."""
     gives_back = (OperationKind.REFUND, OperationKind.REVERSAL)
     returned = payment.returned_movements(*gives_back)
     known = payment.posted_total(*gives_back) if payment.refunded is None else payment.refunded
@@ -379,9 +386,9 @@ def _may_hold_returned(payment: Payment, refunded: int) -> bool:
 
 
 def _with_capturable(payment: Payment, shown: ShownBalance) -> Payment:
-    """The payment with what the provider itself would still let us capture: its word wins over our sum. Less than ours
-    means that it released the difference; more, that more was authorised. An object that is older than what is known
-    does not count, nor one that may hold a movement which is still reserved here."""
+    """The payment with the amount that the provider itself would still let us capture. The provider's number replaces
+    ours. If it is smaller, the provider has released the difference; if it is larger, more was authorised. The number
+    does not count if the object is older than our data, or if it may include a movement that is still reserved here."""
     captured = shown.captured
     if shown.capturable is None or captured is None or payment.authorised is None or payment.final:
         return payment
@@ -404,7 +411,7 @@ def _larger(known: int | None, shown: int | None) -> int | None:
 
 
 def _is_negative(payment: Payment) -> bool:
-    """Whether more has moved than the payment can have had, also if what is still open has moved too."""
+    """Whether more has moved than the payment can have had, even if all open movements have moved too."""
     authorised, captured, refunded = payment.authorised, payment.captured, payment.refunded
     if captured is None:
         return False
@@ -419,7 +426,8 @@ def _is_negative(payment: Payment) -> bool:
 
 
 def touches_payment(before: Operation, after: Operation, shown: ShownBalance | None) -> bool:
-    """Whether a change of the operation changes its payment. `shown` None: the evidence shows nothing of it."""
+    """Whether a change of the operation changes its payment. `shown` None: the evidence shows nothing of the
+    payment."""
     if not after.payment:
         return False
     if after.doubt and not before.doubt:
@@ -439,7 +447,8 @@ def touches_payment(before: Operation, after: Operation, shown: ShownBalance | N
 
 
 def _with_dispute(payment: Payment, minor_units: int | None, *, won: bool) -> Payment:
-    """The payment after a dispute was opened or lost (all that is captured, if no amount is known), or won."""
+    """The payment after a dispute was opened, lost or won. Without an amount, an open or lost dispute covers the
+    captured amount."""
     if won:
         left = 0 if minor_units is None else max(0, (payment.disputed or 0) - minor_units)
         return replace(payment, disputed=left)
@@ -448,7 +457,7 @@ def _with_dispute(payment: Payment, minor_units: int | None, *, won: bool) -> Pa
 
 
 def adopted(payment: Payment, shown: ShownBalance) -> Payment:
-    """A payment that did not come through us, as an inquiry shows it. What it does not show stays unknown."""
+    """A payment that did not come through us, as an inquiry shows it. Numbers that it does not show stay unknown."""
     payment = with_names(payment, shown.names)
     payment = replace(
         payment,
@@ -465,9 +474,10 @@ def adopted(payment: Payment, shown: ShownBalance) -> Payment:
 
 
 def reconciled(payment: Payment, operations: Mapping[str, Operation]) -> Payment:
-    """The payment with what became of reserved movements whose operations ended by an expired lease, which writes no
-    payment. `operations` are those behind all reserved movements, as they now stand. One that is gone was retired: it
-    had ended so, for every other end is written with its payment."""
+    """The payment after applying reserved movements whose operations ended by an expired lease. Such an end does not
+    write the payment's row. `operations`: the operations of all reserved movements, as they are now. If one is missing,
+    it was retired after it ended without effect by an expired lease, because every other end is written together with
+    its payment."""
     for movement in payment.reserved():
         operation = operations.get(movement.operation_id)
         if operation is None or (operation.state is State.FAILED and operation.incident is None):

@@ -1,7 +1,8 @@
-"""What a policy says of the payment behind an operation: which one it is, its numbers, and what holds between them.
+"""A policy's rules for the payment behind an operation: which payment it is, its numbers, and how they depend on each
+other.
 
-Values only. Nothing here is part of an operation's identity, and every default is the careful one: what a policy does
-not say is not known.
+Values only. Nothing here is part of an operation's identity. Every default is the careful one: a fact that the policy
+does not state counts as unknown.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from paywitness.core.provider_contract import FieldRef
 
 
 class LimitMode(StrEnum):
-    """What is done about a call that would exceed what is left of its payment."""
+    """How to treat a call that would exceed the remaining balance of its payment."""
 
     ENFORCE = "enforce"
     WARN = "warn"
@@ -30,7 +31,7 @@ class PartialCaptures(StrEnum):
 
 
 class IncrementMeaning(StrEnum):
-    """What the amount of an increment is."""
+    """The meaning of an increment's amount."""
 
     TOTAL = "total"
     DIFFERENCE = "difference"
@@ -38,10 +39,10 @@ class IncrementMeaning(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Overcapture:
-    """How much a provider lets us capture above what was authorised. The smaller of both counts; a currency that
-    `at_most` does not name has only the share."""
+    """How much a provider lets us capture above the authorised amount. The smaller of the two bounds counts. For a
+    currency that `at_most` does not name, only the share counts."""
 
-    share_bp: int  # of what was authorised, in hundredths of a percent
+    share_bp: int  # of the authorised amount, in hundredths of a percent
     at_most: tuple[Money, ...] = ()  # one for each currency
 
     def above(self, authorised: int, currency: str | None) -> int:
@@ -60,7 +61,7 @@ class BalanceFields:
 
     authorised: Expression | None = None
     captured: Expression | None = None
-    capturable: Expression | None = None  # what the provider itself would still let us capture
+    capturable: Expression | None = None  # the amount that the provider itself would still let us capture
     refunded: Expression | None = None
     disputed: Expression | None = None
     currency: Expression | None = None
@@ -71,16 +72,16 @@ class BalanceFields:
 class PaymentRules:
     """The payment of one operation."""
 
-    acts_on: tuple[FieldRef, ...] = ()  # `payment`: where the request names its payment; the first that is there
-    also_known_as: tuple[Expression, ...] = ()  # further names of the payment, in what the provider shows
-    captures: bool | Expression | None = None  # what a success captures; an expression is over the response
+    acts_on: tuple[FieldRef, ...] = ()  # `payment`: the places of its payment's name in the request; the first that has one
+    also_known_as: tuple[Expression, ...] = ()  # further names of the payment, in the provider's responses and objects
+    captures: bool | Expression | None = None  # whether a success captures; an expression is over the response
     balance: BalanceFields = BalanceFields()
     limits: LimitMode = LimitMode.WARN
     increment_means: IncrementMeaning | None = None
     final: bool | Expression | None = None  # whether a capture releases the rest; an expression is over the request
     partial: PartialCaptures | None = None
     continues: bool = False  # it completes a payment that an earlier call began and that its request does not name
-    # A call of this provider that continues a payment may name no account: names are kept without one too.
+    # A call that continues a payment may name no account at this provider. So names are also kept without one.
     continued_without_account: bool = False
     once_per_target: bool = False  # the object that it acts on pays at most once
     failed_is_return: bool = False  # a failed reading after success takes the movement back, and is no incident

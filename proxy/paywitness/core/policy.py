@@ -1,9 +1,8 @@
 """Policies as plain values: parsed and checked elsewhere, ready to decide by. No YAML, no expression library.
 
 A Provider is one policy file; a Policy is one of its operations with everything that applies to it already merged
-in. The priority rules stand here too: a priority says which call waits and whose retry is refused first, never
-whether a payment may be made. `policy diff` prints the field names of these classes: a renamed field is a changed
-output.
+in. The priority rules are here too. A priority decides which call waits and whose retry is refused first, never whether
+a payment may be made. `policy diff` prints the field names of these classes, so a renamed field changes its output.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ DEFAULT_PRIORITY = Priority(policy_defaults.PRIORITY)
 
 @dataclass(frozen=True, slots=True)
 class PriorityRule:
-    """One row of `priority`. Every condition given must hold; a row without any takes every call."""
+    """One row of `priority`. Every condition in it must hold; a row without conditions applies to every call."""
 
     priority: Priority  # `as`
     when: Condition | None = None  # over the request's body
@@ -57,7 +56,7 @@ class PriorityRule:
 def priority_of(
     caller_priority: Priority | None, rules: tuple[PriorityRule, ...], tree: Tree, money: Money | None
 ) -> Priority:
-    """The caller's own word, else the first row that applies, else the default."""
+    """The caller's own priority, else the first row that applies, else the default."""
     if caller_priority is not None:
         return caller_priority
     for rule in rules:
@@ -66,7 +65,7 @@ def priority_of(
     return DEFAULT_PRIORITY
 
 
-# Amounts of two currencies do not compare, and an amount that is not known is neither more nor less.
+# A condition on the amount does not hold if the amount is unknown or in another currency.
 
 
 def _is_more(money: Money | None, bound: Money) -> bool:
@@ -91,13 +90,13 @@ class Route:
 
     method: str
     segments: tuple[str, ...]  # "{name}" segments match any one non-empty segment
-    literal: bool = field(init=False, compare=False, repr=False)  # no segment is a name
+    literal: bool = field(init=False, compare=False, repr=False)  # no segment is a parameter
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "literal", not any(template.startswith("{") for template in self.segments))
 
     def match(self, method: str, segments: tuple[str, ...]) -> dict[str, str] | None:
-        """The template's parameters, or None where the path is another one."""
+        """The template's parameters, or None if the path does not match."""
         if method != self.method or len(segments) != len(self.segments):
             return None
         if self.literal:
@@ -118,14 +117,15 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class AmountField:
-    """Where the request carries its amount. `absent_is_full`: no amount means all of it (captures, refunds)."""
+    """The place of the amount in the request. `absent_is_full`: no amount means the full amount (captures, refunds)."""
 
     at: Expression
     unit: Unit = Unit.MINOR
     absent_is_full: bool = False
 
 
-# No key sets it. The whole response from its first byte: a byte every nine seconds must not last for ever.
+# For the whole response from its first byte, so that a byte every nine seconds does not last for ever. No policy key
+# sets it.
 _RESPONSE_S = 60.0
 
 
@@ -150,29 +150,29 @@ class Timeouts(UpstreamTimeouts):
 
 @dataclass(frozen=True, slots=True)
 class ResolutionRules:
-    """How doubt is resolved after the caller has left."""
+    """How an unknown outcome is resolved after the caller has left."""
 
     settle_s: float = policy_defaults.RESOLVE_SETTLE_S
     resend_for_s: float = policy_defaults.RESOLVE_RESEND_FOR_S
     schedule_s: tuple[float, ...] = policy_defaults.RESOLVE_SCHEDULE_S
     action_expires_s: float = policy_defaults.RESOLVE_ACTION_EXPIRES_S
-    cancels_expired_action: bool = False  # whether what the customer has not confirmed by then is cancelled
+    cancels_expired_action: bool = False  # whether to cancel a payment that the customer has not confirmed in time
 
 
 @dataclass(frozen=True, slots=True)
 class UpstreamTrust:
-    """How a provider is reached and known, and we to it. Paths of PEM files, empty where there is none to name."""
+    """How a provider is reached and authenticated, and how we authenticate to it. Paths of PEM files; empty: none."""
 
-    roots: str = ""  # those that may vouch for it; empty: the system's
-    certificate: str = ""  # ours, where it wants to see one
-    key: str = ""  # of that; empty: in the same file
-    private: bool = False  # its name may lead to a private address
+    roots: str = ""  # the CA certificates that may sign the provider's; empty: the system's
+    certificate: str = ""  # our client certificate, if the provider asks for one
+    key: str = ""  # of our certificate; empty: in the same file
+    private: bool = False  # the provider's name may resolve to a private address
 
 
 class ConnectionUse(StrEnum):
-    """Which connections attempts go out on."""
+    """Which connections attempts use."""
 
-    AUTO = "auto"  # a kept one, if the contract permits a re-send; else a fresh one for each attempt
+    AUTO = "auto"  # a kept connection, if the contract permits a re-send; else a new one for each attempt
     REUSE = "reuse"
     FRESH = "fresh"
 
@@ -187,7 +187,7 @@ class Policy:
     routes: tuple[Route, ...]
     contract: ProviderContract
     classify: ClassifyRules
-    revision: str  # content hash of the provider's policy; the journal keeps the content under it
+    revision: str  # content hash of the provider's policy; the journal keeps the content under this hash
     upstream: str
     trust: UpstreamTrust = UpstreamTrust()
     connections: ConnectionUse = ConnectionUse(policy_defaults.CONNECTIONS)
@@ -196,17 +196,17 @@ class Policy:
     account: tuple[FieldRef, ...] = ()
     take_from: tuple[FieldRef, ...] = ()
     key_required: bool = False
-    names: tuple[str, str] = ("", "")  # provider and operation as keys know them (`formerly:`), else their own names
+    names: tuple[str, str] = ("", "")  # provider and operation in keys (`formerly:`); empty: their own names
     stamp: FieldRef | None = None
-    stamp_reserved: FieldRef | None = None  # where the provider's level writes it: no caller may write there
-    stamp_keys_max: int | None = None  # so many keys the object that holds the stamp may have, with the stamp
+    stamp_reserved: FieldRef | None = None  # the place of the stamp at the provider's level: no caller may write there
+    stamp_keys_max: int | None = None  # how many keys the object around the stamp may have, the stamp included
     ignore: tuple[str, ...] = ()
     never_store: tuple[str, ...] = ()
     amount: AmountField | None = None
     currency: Expression | None = None
     intent: Expression | None = None
     target: FieldRef | None = None
-    target_also: tuple[FieldRef, ...] = ()  # of a payout: the further places that make its reference, all together
+    target_also: tuple[FieldRef, ...] = ()  # of a payout: further places; all of them together are its reference
     payment: PaymentRules = PaymentRules()
     payout: PayoutRules | None = None
     merchant: str = ""
@@ -217,27 +217,27 @@ class Policy:
     retry_default: RetryRule = RetryRule()
     resolve: ResolutionRules = ResolutionRules()
     problem: Mapping[str, Any] | None = None  # the provider's error shape, with {detail} and {code} in its texts
-    give_up_headers: tuple[tuple[str, str], ...] = ()  # added to our own answers where a repeat cannot help
+    give_up_headers: tuple[tuple[str, str], ...] = ()  # added to our own replies if a repeat cannot help
     headers: tuple[tuple[str, str], ...] = ()  # request headers that the policy forces
-    inquiries: tuple[Inquiry, ...] = ()  # ways to ask what became of it, in the order to try them
+    inquiries: tuple[Inquiry, ...] = ()  # the inquiries about an operation, in the order to try them
     cancel: Cancel | None = None
-    as_response: Expression | None = None  # how what an inquiry or event showed answers a repeat
+    as_response: Expression | None = None  # turns the object of an inquiry or event into the response to a duplicate
     dashboard: Template | None = None  # a link to the provider's own page about it
     fallbacks: tuple[Fallback, ...] = ()
     credentials: BackgroundCredentials | None = None
     accounts: AccountRules = AccountRules()
-    of_file: Policy | None = None  # the file's own, if this is the one for a single account
-    acts_for: str = ""  # the account of `accounts:` that a call is of, by its name; see `account_choice`
-    account_told_by: AccountSource | None = None  # what named it; None: the call itself says, by its places and header
-    only_we_know: bool = False  # the provider cannot tell the account from others: keys of the caller's own may meet
+    of_file: Policy | None = None  # the policy of the whole file, if this one is for a single account
+    acts_for: str = ""  # the name of the account of `accounts:` that the call acts for; see `account_choice`
+    account_told_by: AccountSource | None = None  # the source of that name; None: the call's own places and header
+    only_we_know: bool = False  # the provider cannot tell this account from others: equal client keys would collide
     observe: bool = False
-    budget: BudgetRules = BudgetRules()  # the provider's, at hand where a retry is decided
-    limited_by: LimitedBy = LimitedBy(policy_defaults.LIMITED_BY)  # whom a 429 of the provider concerns
-    request_id_header: str = ""  # where a response says what the provider calls the request; empty: nowhere
+    budget: BudgetRules = BudgetRules()  # the provider's, here because the retry decision needs it
+    limited_by: LimitedBy = LimitedBy(policy_defaults.LIMITED_BY)  # which calls a 429 of the provider concerns
+    request_id_header: str = ""  # the response header with the provider's id of the request; empty: none
     priorities: tuple[PriorityRule, ...] = ()  # the operation's rows, then the provider's
 
-    # What follows from the fields above, made once: a call looks at all of it.
-    key_provider: str = field(init=False, repr=False, compare=False)  # the provider's name as keys know it
+    # Values that follow from the fields above, computed once because every call reads them.
+    key_provider: str = field(init=False, repr=False, compare=False)  # the provider's name in keys
     key_operation: str = field(init=False, repr=False, compare=False)
     fingerprint_ignores: tuple[str, ...] = field(init=False, repr=False, compare=False)
     makes_payment: bool = field(init=False, repr=False, compare=False)
@@ -253,26 +253,27 @@ class Policy:
         object.__setattr__(self, "asks_before_claim", self._asks_before_claim())
 
     def _fingerprint_ignores(self) -> tuple[str, ...]:
-        """What the fingerprint leaves out: what the policy says, and the key itself. SDKs mint a fresh one per call,
-        and the one that goes out is ours to write: the same order under another key is still the same order."""
+        """The fields that the fingerprint leaves out: those in the policy, and the key itself. SDKs make a new key for
+        each call, and we write the key that goes out. The same order under another key is still the same order."""
         send_as = self.contract.send_as
         is_in_body = send_as is not None and send_as.kind is FieldKind.BODY
         return (*self.ignore, send_as.name) if send_as is not None and is_in_body else self.ignore
 
     def _makes_payment(self) -> bool:
-        """Whether a call makes a payment, or the object of one, if it acts on none."""
+        """Whether a call creates a payment, or the object of a payment, if it does not act on an existing one."""
         return self.kind.pays or (self.kind is OperationKind.NONE and self.classify.reference is not None)
 
     def _asks_before_claim(self) -> bool:
-        """Whether something must be found out before a call can be claimed: its owner, an identity that an earlier rule
-        gave it, or the intent of the object that it acts on."""
+        """Whether a look-up or an inquiry must come before the claim: for the call's owner, for an identity that an
+        earlier rule gave it, or for the intent of the object that it acts on."""
         accounts = self.accounts
         is_told_apart = accounts.who_am_i is not None or bool(accounts.named and accounts.many)
         return is_told_apart or bool(accounts.earlier) or self.payment.intent_at is not None
 
     def _reuses_connections(self) -> bool:
-        """Whether an attempt may go out on a connection that was used before. The provider's close of an idle one can
-        cross the request: a doubt about something that never arrived, which only a re-send ends at once."""
+        """Whether an attempt may use a kept connection. The provider may close an idle connection at the moment when
+        the request goes out. Then the outcome is unknown although nothing has arrived, and only a re-send resolves it
+        at once."""
         if self.connections is not ConnectionUse.AUTO:
             return self.connections is ConnectionUse.REUSE
         return self.contract.permits_resend if self.kind.moves_money else self.contract.dedupes
@@ -283,11 +284,11 @@ class Policy:
         return replace(self, account=account, of_file=self.of_file or self)
 
     def under_every_rule(self) -> tuple[Policy, ...]:
-        """The policy, and what it would be under each earlier rule for accounts."""
+        """The policy, and its variants under each earlier rule for accounts."""
         earlier = [
             self.under(rule)
             for rule in self.accounts.earlier
-            if not rule.many  # then the owner was part of it, and each owner finds its own
+            if not rule.many  # otherwise the owner was part of it, and each owner finds its own operations
         ]
         return (self, *earlier)
 
@@ -308,21 +309,21 @@ class Policy:
         return self.retry.get(result_class, self.retry_default)
 
     def fallback_for(self, cause: FallbackCause | None) -> Fallback | None:
-        """The first of the other routes that the policy lists for this cause."""
+        """The first fallback that the policy lists for this cause."""
         for fallback in self.fallbacks:
             if cause in fallback.when:
                 return fallback
         return None
 
     def money_in(self, tree: Tree) -> Money | None:
-        """What a request asks to be moved; None where it does not say. Raises MoneyError for what is no amount."""
+        """The amount in a request; None if it has none. Raises MoneyError if the value is not an amount."""
         if self.amount is None or self.currency is None:
             return None
         amount, currency = self.amount.at(tree), self.currency(tree)
         return None if amount is None or currency is None else read_money(amount, currency, self.amount.unit)
 
 
-# The operations whose route a call has, each with the parameters of its path, in the order of the file.
+# The operations whose route matches a call, each with the parameters of its path, in the order of the file.
 Candidates = tuple[tuple[Policy, dict[str, str]], ...]
 
 
@@ -334,30 +335,30 @@ class Provider:
     upstream: str
     hosts: tuple[str, ...]
     revision: str
-    content: str  # the file as it was read, kept in the journal under its revision
+    content: str  # the text of the file; the journal keeps it under its revision
     source: str  # the file's path, for messages
     policies: tuple[Policy, ...]
     unmatched: UnmatchedCalls = UnmatchedCalls(policy_defaults.UNMATCHED)
     listen: str | None = None
     timeouts: Timeouts = Timeouts()
     problem: Mapping[str, Any] | None = None
-    identity: Mapping[str, Any] = field(default_factory=dict)  # what must not change under a journal
+    identity: Mapping[str, Any] = field(default_factory=dict)  # the values that must not change under a journal
     identity_change_accepted: bool = False
     webhook_rules: WebhookRules | None = None  # how the provider's webhooks are checked, read and matched
     account: tuple[FieldRef, ...] = ()
-    key_name: str = ""  # the provider's name as keys know it
+    key_name: str = ""  # the provider's name in keys
     circuit: CircuitRules = CircuitRules()
     trust: UpstreamTrust = UpstreamTrust()
-    observe: bool = False  # decides and counts, and changes nothing: calls pass as they came
-    same_credentials_as: str = ""  # the provider of which it is a mirror: it may be sent the credentials of that one
+    observe: bool = False  # shadow mode: decides and counts, but changes nothing; calls pass unchanged
+    same_credentials_as: str = ""  # the provider that it mirrors: it may get the credentials for that provider
 
     @property
     def merchants(self) -> frozenset[str]:
-        """The merchants whose accounts it names; none if each account is a merchant of its own."""
+        """The merchants of the accounts in the policy; none if each account is a merchant of its own."""
         named = [(policy.merchant, *(each.merchant for each in policy.accounts.named)) for policy in self.policies]
         return frozenset(name for names in named for name in names if name)
 
     @property
     def falls_back(self) -> bool:
-        """Whether what was asked of it may have been made by another route."""
+        """Whether another route may have made a payment that was requested from this provider."""
         return any(policy.fallbacks for policy in self.policies)

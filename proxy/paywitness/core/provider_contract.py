@@ -1,4 +1,4 @@
-"""What a provider promises about one operation. A Policy is our choice within it; this is what the choice rests on."""
+"""A provider's promises for one operation. A Policy is our choice within these promises."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from paywitness.core import policy_defaults
 
 
 class OperationKind(StrEnum):
-    """What an operation does to money. `none` creates an object and moves nothing. `increment` raises what is
-    authorised; `reversal` voids or refunds, as the payment stands."""
+    """How an operation moves money. `none` creates an object and moves nothing. `increment` raises the authorised
+    amount. `reversal` voids or refunds, depending on the state of the payment."""
 
     moves_money: bool
     pays: bool  # whether it is a payment of an intent, of which at most one may succeed
@@ -31,11 +31,11 @@ class OperationKind(StrEnum):
 
 
 class ErrorsUnderKey(StrEnum):
-    """What the provider keeps under a key beside a success, and so what a re-send may do."""
+    """Which responses the provider stores under a key beside a success, and so when a re-send is safe."""
 
-    REPLAYED = "replayed"  # every executed answer, 5xx too: a re-send is safe, and useless after a seen 5xx
-    REEXECUTED = "reexecuted"  # failed work is done again: a re-send is safe after either
-    NOT_STORED = "not_stored"  # only successes: a lost answer may have been an unstored 5xx after the effect
+    REPLAYED = "replayed"  # every executed response, 5xx too: a re-send is safe, but useless after a 5xx that we saw
+    REEXECUTED = "reexecuted"  # it executes failed work again: a re-send is safe after a lost response and after a 5xx
+    NOT_STORED = "not_stored"  # only successes: a lost response may have been an unstored 5xx after the effect
     UNKNOWN = "unknown"
 
 
@@ -48,7 +48,7 @@ class FieldKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FieldRef:
-    """Where a value stands: `header:Idempotency-Key`, `body:metadata.order_id`, `path:charge`, `const:main`."""
+    """The place of a value: `header:Idempotency-Key`, `body:metadata.order_id`, `path:charge`, `const:main`."""
 
     kind: FieldKind
     name: str  # header name, dotted body path, path parameter, or the constant itself
@@ -66,10 +66,10 @@ class FieldRef:
 
 @dataclass(frozen=True, slots=True)
 class ProviderContract:
-    """What the provider promises for one operation: its key, how long it remembers it, how it can be asked."""
+    """The provider's promises for one operation: its key, how long it remembers the key, which inquiries it answers."""
 
-    send_as: FieldRef | None  # where the provider takes its idempotency key; None where it has none
-    window_s: float | None  # how long it remembers a key; None: not known, so a re-send is never safe
+    send_as: FieldRef | None  # the place of the idempotency key in a request; None: the provider has no such key
+    window_s: float | None  # how long the provider remembers a key; None: not known, so a re-send is never safe
     errors_under_key: ErrorsUnderKey = ErrorsUnderKey.UNKNOWN
     max_length: int = policy_defaults.IDEMPOTENCY_MAX_LENGTH
     min_length: int = policy_defaults.IDEMPOTENCY_MIN_LENGTH
@@ -77,12 +77,12 @@ class ProviderContract:
     key_space_is_account: bool = True  # False: the store is wider than the account, a client's own key never goes out
     supports_inquiry: bool = False
     webhook_expected: bool = False
-    webhook_hints: bool = False  # an event proves nothing: it is a reason to ask at once
-    assumed: frozenset[str] = frozenset()  # names of facts that the policy assumes, the provider not documenting them
+    webhook_hints: bool = False  # an event proves nothing: it is a reason to inquire at once
+    assumed: frozenset[str] = frozenset()  # names of facts that the policy assumes; the provider does not document them
 
     # whether the same key twice is one effect, at least for a while
     dedupes: bool = field(init=False, repr=False, compare=False)
-    # whether a request whose answer was lost may be sent again under its key
+    # whether a request whose response was lost may be sent again under its key
     permits_resend: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

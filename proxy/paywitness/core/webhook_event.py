@@ -1,7 +1,7 @@
-"""Webhook events: what a provider tells us unasked, by a webhook. How one is read, and which operation it can be about.
+"""Webhook events: the messages that a provider sends us by webhook. How one is read, and which operation it is about.
 Pure.
 
-Checking the signature belongs to `webhook_signatures`, keeping and applying to the engine.
+`webhook_signatures` checks the signature. The engine stores and applies events.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from paywitness.core.operation import Operation
 from paywitness.core.provider_time import time_in
 
 EVENT_ID_LENGTH_MAX = 255
-EVENTS_MAX = 500  # of one delivery
+EVENTS_MAX = 500  # in one webhook
 
-# How long an event waits before it is matched again. A response that crossed its own webhook is recorded within one
-# or two seconds. After that it is somebody else's payment, or one whose reference we learn when its doubt is resolved:
-# then the steps are those of the resolver's schedule.
+# How long an event waits before it is matched again. If a webhook overtakes the response of its payment, the response is
+# recorded within one or two seconds. After that the payment is not ours, or we learn its reference only when its doubt
+# is resolved. So the later steps are those of the resolver's schedule.
 _REMATCH_DELAYS_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 21600.0)
 
 
 class MatchKey(StrEnum):
-    """By what a webhook event names its operation, where it does."""
+    """The kinds of names by which a webhook event can identify its operation."""
 
     OPERATION_ID = "operation_id"
     PROVIDER_KEY = "provider_key"
@@ -38,12 +38,12 @@ class MatchKey(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EventIdHeader:
-    """A part of an event's id that stands in a header of its delivery."""
+    """A part of an event's id that is in a header of its webhook."""
 
     name: str
 
     def value_in(self, headers: Headers) -> str | None:
-        """None where it is absent, or came more than once."""
+        """The header's value. None if the header is absent, or came more than once."""
         wanted = self.name.lower().encode("latin-1")
         values = [value for key, value in headers if key.lower() == wanted]
         return text_of(values[0].decode("latin-1").strip()) if len(values) == 1 else None
@@ -51,7 +51,7 @@ class EventIdHeader:
 
 @dataclass(frozen=True, slots=True)
 class EventBelongsFields:
-    """Where an event shows names of the operation that it is about. By default where `find` looks for them."""
+    """The places in an event that show names of its operation. By default the places that `find` reads."""
 
     reference: Expression | None = None
     key: Expression | None = None  # the provider key
@@ -65,11 +65,11 @@ class WebhookRules:
     scheme: str
     options: Mapping[str, str]
     secrets: Mapping[str, tuple[str, ...]]  # account ("" is the main one) -> names of environment variables
-    event_id: tuple[Expression | EventIdHeader, ...]  # joined where there are several
+    event_id: tuple[Expression | EventIdHeader, ...]  # several are joined
     find: tuple[tuple[MatchKey, Expression], ...]  # over the event, in the order to try them
     belongs: EventBelongsFields = EventBelongsFields()
     tolerance_s: float = policy_defaults.WEBHOOK_TOLERANCE_S
-    events: Expression | None = None  # the events of a delivery; None: it is one
+    events: Expression | None = None  # the events in a webhook; None: the webhook is one event
     at: Expression | None = None  # the object in the event; None: the event itself
     answers: Mapping[str, tuple[ResponseRule, ...]] = field(default_factory=dict)  # by object name
     answer: str | None = None
@@ -86,27 +86,28 @@ class WebhookRules:
 
 @dataclass(frozen=True, slots=True)
 class WebhookEvent:
-    """One event of a delivery, as far as it can be told without knowing its operation."""
+    """One event of a webhook, as far as it can be read without knowing its operation."""
 
     event_id: str
     payload: Tree
     match_values: tuple[tuple[MatchKey, str], ...]
-    account: str | None  # what the event itself says
-    references: tuple[str, ...] = ()  # all by which the provider may know the operation
+    account: str | None  # as the event names it
+    references: tuple[str, ...] = ()  # all names under which the provider may know the operation
     key: str | None = None
     stamp: str | None = None
     payment: str | None = None  # the provider's name for it
 
     def shows_another(self, operation: Operation, *, stamped: bool) -> bool:
         """Whether the event shows another key or stamp than this operation's, as far as both are known. `stamped`: the
-        operation's own policy puts a stamp into its requests; else the stamp that an object shows is another's."""
+        operation's own policy puts a stamp into its requests. Otherwise any stamp in an object belongs to another
+        operation."""
         sent_stamp = operation.sent_stamp if stamped else None
         other_key = self.key is not None and operation.provider_key is not None and self.key != operation.provider_key
         return other_key or (self.stamp is not None and bool(sent_stamp) and self.stamp != sent_stamp)
 
 
 def webhook_events_in(rules: WebhookRules, tree: Tree, headers: Headers = ()) -> tuple[WebhookEvent, ...]:
-    """The events of a delivery that can be named. An event without an id cannot be told from its own repetition."""
+    """The events of a webhook that have an id. An event without one cannot be distinguished from its own duplicate."""
     found = rules.events(tree) if rules.events is not None else [tree]
     events = found if isinstance(found, list) else [found]
     webhook_events = []
@@ -132,8 +133,8 @@ def webhook_events_in(rules: WebhookRules, tree: Tree, headers: Headers = ()) ->
 def _shown_names(
     belongs: EventBelongsFields, event: Tree, match_values: tuple[tuple[MatchKey, str], ...]
 ) -> tuple[tuple[str, ...], str | None, str | None]:
-    """The references, the key and the stamp that an event shows. What `find` names beside the key is compared by
-    default: the key may be that of another call, which changed the object."""
+    """The references, the key and the stamp in an event. By default these are the references and the stamp that `find`
+    reads, but not the key: it may belong to another call that changed the object."""
 
     def found(match_key: MatchKey) -> tuple[str, ...]:
         return tuple(value for found_by, value in match_values if found_by is match_key)
@@ -155,8 +156,8 @@ def object_and_rules(rules: WebhookRules, event: Tree) -> tuple[Tree, tuple[Resp
 
 
 def standing_for_steps(operations: list[Operation]) -> list[Operation]:
-    """The operations that an event may be about, with the steps of one payment as one: they share its names, and the
-    newest that pays stands for all of them."""
+    """The operations that an event may be about. If all are steps of one payment, which share its names, the newest
+    paying step stands for all of them."""
     payments = {operation.payment for operation in operations}
     if len(payments) != 1 or "" in payments:
         return operations
@@ -166,7 +167,7 @@ def standing_for_steps(operations: list[Operation]) -> list[Operation]:
 
 
 def delay_of_event(rules: WebhookRules, event: Tree, received_at: float) -> float | None:
-    """How long after what it tells of an event came; None if it does not say when that was."""
+    """How long after its own `occurred_at` time an event came; None if it shows no such time."""
     occurred_at = time_in(rules.occurred_at(event)) if rules.occurred_at is not None else None
     if occurred_at is None or received_at - occurred_at > _DELAY_MAX_S:
         return None
@@ -174,14 +175,14 @@ def delay_of_event(rules: WebhookRules, event: Tree, received_at: float) -> floa
 
 
 def delay_since_send(operation: Operation, received_at: float) -> float | None:
-    """How long after our first send an event came that does not say when it happened; None if it may tell of something
-    later, such as a refund."""
+    """How long after our first send an event came, for an event without a time of its own; None if it came so late that
+    it may concern something later, such as a refund."""
     if operation.first_sent_at is None or received_at - operation.first_sent_at > _DELAY_SINCE_SEND_MAX_S:
         return None
     return max(0.0, received_at - operation.first_sent_at)
 
 
-_DELAY_MAX_S = 30 * 86400.0  # no provider repeats an event for so long: the time is that of something else
+_DELAY_MAX_S = 30 * 86400.0  # no provider repeats an event for this long, so the time means something else
 _DELAY_SINCE_SEND_MAX_S = 86400.0
 
 
@@ -193,5 +194,5 @@ def text_of(value: Tree) -> str | None:
 
 
 def rematch_delay_s(attempts: int) -> float:
-    """How long an event that matches no operation waits after so many attempts to match it."""
+    """How long an event that matches no operation waits after this many attempts to match it."""
     return _REMATCH_DELAYS_S[min(attempts, len(_REMATCH_DELAYS_S) - 1)]

@@ -1,9 +1,9 @@
-"""The journal's interface: what every store promises, whatever it is made of.
+"""The journal's interface: the promises that every store keeps, whatever it is made of.
 
-- A method returns when its write is durable, or raises JournalUnavailable: then whether it was taken is not known.
-- `claim` and `record` are each one step: nothing else comes between what they read and what they write.
-- Time is the journal's own and never goes back; every answer that holds a time says so.
-- Every claimed operation receives records until it is ended, in doubt with nobody holding it, or its lease expires.
+- A method returns when its write is durable. If it raises JournalUnavailable, the write may or may not have happened.
+- `claim` and `record` are each one atomic step: no other write comes between their reads and their writes.
+- Every time that a store returns is the journal's own, which never goes back.
+- Every claimed operation receives records until it is ended, or in doubt with no holder, or until its lease expires.
 - Ciphertexts are opaque here: the engine seals requests and responses before it hands them over.
 """
 
@@ -27,19 +27,20 @@ from paywitness.option_defaults import DEFAULTS
 
 AGES_KEY = "c:ages"  # the ledger row that keeps `core.ages.AgeTable`
 FLEET_KEY = "c:fleet"  # the ledger row that keeps `core.levels.Fleet`
-OWN_ROWS = frozenset({AGES_KEY, FLEET_KEY})  # of the journal itself, and never forgotten
-PAYMENTS_KEPT_S = DEFAULTS.payments_kept_s  # of a caller that says nothing else
+OWN_ROWS = frozenset({AGES_KEY, FLEET_KEY})  # rows of the journal itself, which are never forgotten
+PAYMENTS_KEPT_S = DEFAULTS.payments_kept_s  # unless the caller of `retire` passes another time
 
-DUE_ROWS_COUNTED_MAX = 10_000  # rows that a count looks at: some milliseconds of a Redis
+DUE_ROWS_COUNTED_MAX = 10_000  # rows that a count reads at most: some milliseconds of a Redis
 
 
 @record
 class OperationChange:
     """One step of an operation, to be written whole or not at all.
 
-    `operation` is as it shall stand; its `version` is still the one that was read, and the write succeeds only over
-    that (else StaleWrite). Its lease is kept as given: None gives it back. What it is (all that identifies it, its
-    money, its guard, where it went first) was written with the claim and stays; a change says how it stands.
+    `operation` has the values that it shall have after the write. Its `version` is still the one that was read, and the
+    write succeeds only over that version (else StaleWrite). Its lease is kept as given: None gives it back. The fields
+    that identify it, its money, its guard and its first destination were written with the claim, and stay. A change
+    writes only its state.
     """
 
     operation: Operation
@@ -51,48 +52,50 @@ class OperationChange:
     delay_s: float | None = None
     note: str = ""
     lease_s: float | None = None  # set: the lease runs anew from now for this long, under the operation's own token
-    sealed_response: bytes | None = None  # kept for replay; None keeps what is there
+    sealed_response: bytes | None = None  # kept for replay; None keeps the stored response
     erase_request: bool = False  # the stored request is no longer needed
     accepted_credential: bool = False  # the provider accepted operation.credential for operation.account
     sealed_credential: bytes | None = None  # that credential, kept for background calls of the account
     finding: Finding | None = None
-    announcement: Announcement | None = None  # what it tells the rest of the company; written with it, so never lost
+    announcement: Announcement | None = None  # the event for subscribers; written with the change, so never lost
     actor: str = ""
-    fallback: FallbackChoice | None = None  # which other routes there were for it, and what became of each
-    shown: ShownBalance | None = None  # set: the change also changes the operation's payment, by what it shows
+    fallback: FallbackChoice | None = None  # the fallback routes that the operation had, and the verdict on each
+    shown: ShownBalance | None = None  # set: the change also updates the operation's payment with this balance
     numbers_forgotten: bool = False  # the journal may have forgotten movements of the payment a moment ago
-    spent_change: int = 0  # of a payout: by so many minor units the change moves what its caps count
+    spent_change: int = 0  # for a payout: by how many minor units the change moves the counts of its caps
 
 
 @record
 class LedgerRow:
-    """One row of what is kept beside operations, and longer: payments, their names, payout references, caps, approvals.
+    """One row of the ledger. The ledger is kept beside operations, and longer: payments, their names, payout
+    references, caps, approvals.
 
-    A row that begins with `@` is a link: the key of another row follows. Written over exactly the version before."""
+    A text that begins with `@` is a link: the key of another row follows. A row is written only over the version before
+    its own."""
 
     key: str
     version: int
     text: str
-    due_at: float | None = None  # when somebody should look at it
+    due_at: float | None = None  # when the worker of this kind of row should act on it
 
 
 @record
 class NextDue:
     """When the first of each kind is due, in the journal's time, however far ahead. Infinity: there is none."""
 
-    operations: Mapping[str, float] = field(default_factory=dict)  # by provider, of operations that nobody holds
+    operations: Mapping[str, float] = field(default_factory=dict)  # by provider; only operations without a lease
     lease: float = math.inf  # when the first lease ends
     webhook_event: float = math.inf
     ledger_row: float = math.inf
-    announced_seq: int = 0  # no change that tells something has a higher one
+    announced_seq: int = 0  # the highest seq of a change with an announcement
 
 
 @record
 class StoreClock:
-    """What the store's clocks say, and the row of ages and what is due next as they stand in the same step."""
+    """One reading of the store's clocks, with the row of ages and the next due times, all read in one step."""
 
     at: float  # the journal's time, which never goes back
-    raw_at: float  # the store's clock as it is
+    raw_at: float  # the store's own clock, which may go back
     ages: LedgerRow | None
     next_due: NextDue = field(default_factory=NextDue)
 
@@ -104,10 +107,10 @@ class OperationQuery:
     provider: str | None = None
     operation: str | None = None
     states: frozenset[State] = frozenset()
-    key: str | None = None  # client_key or provider_key; also of a key that was given its answer, or refused over it
+    key: str | None = None  # client_key or provider_key; also a key that got its reply, or was refused because of it
     reference: str | None = None
-    stamp: str | None = None  # our id in the provider's object: an operation's own, or one that kept it
-    guard: str | None = None  # a guard's value: those that still keep it (`core.guard.indexed_guard`)
+    stamp: str | None = None  # our id in the provider's object: the operation's id, or its `stamp` if that differs
+    guard: str | None = None  # a guard's value: operations that still hold it (`core.guard.indexed_guard`)
     subject: str | None = None  # an intent or target in the clear: an order's number
     money: Money | None = None
     payment: str | None = None  # the id of a payment: its steps and follow-ups
@@ -120,7 +123,7 @@ class OperationQuery:
 
 @record
 class PolicyRevision:
-    """A policy revision in use: which provider's, its content hash and the content itself."""
+    """A policy revision in use: its provider, its content hash and its content."""
 
     provider: str
     revision: str
@@ -129,40 +132,40 @@ class PolicyRevision:
 
 
 class WebhookEventResult(StrEnum):
-    """What became of a webhook event that was stored."""
+    """The result of applying a stored webhook event."""
 
-    WAITING = "waiting"  # nothing matches yet, or an attempt is under way: to be tried again
+    WAITING = "waiting"  # no operation matches yet, or an attempt is under way: it is tried again
     APPLIED = "applied"
-    NOTHING_NEW = "nothing_new"  # it matched, and said nothing that was not known, or nothing at all
+    NOTHING_NEW = "nothing_new"  # it matched an operation, but showed nothing new about it
     DOES_NOT_FIT = "does_not_fit"
-    AMBIGUOUS = "ambiguous"  # two operations could be meant, so neither is
-    RETIRED = "retired"  # it tells of money, and its operation was retired, because its customer had never acted
-    UNMATCHED = "unmatched"  # nothing matched for as long as it is kept waiting
+    AMBIGUOUS = "ambiguous"  # it matches two operations, so it is applied to neither
+    RETIRED = "retired"  # it shows money, but its operation was retired, because its customer had never acted
+    UNMATCHED = "unmatched"  # no operation matched for as long as the event is kept waiting
 
 
 @record
 class StoredWebhookEvent:
-    """One event of a provider, kept before it was acknowledged. `number` is the journal's, in the order they came."""
+    """One event of a provider, stored before we acknowledged it. The journal gives `number`, in order of arrival."""
 
     number: int
     provider: str
     account: str  # the name in the address; "" is the main one
     event_id: str
     received_at: float
-    sealed: bytes  # the delivery: headers and raw body
+    sealed: bytes  # the webhook: headers and raw body
     result: WebhookEventResult = WebhookEventResult.WAITING
     operation_id: str | None = None
     attempts: int = 0
     due_at: float | None = None  # when to try again to apply it
-    relay_due_at: float | None = None  # when to try (again) to relay it; None: not wanted, or done
+    relay_due_at: float | None = None  # when to try (again) to relay it; None: no relay is wanted, or it is done
 
 
 @record
 class AnnouncementRow:
-    """One change that tells something, in the order of `seq`: the feed, and what the sink is sent."""
+    """One change with an announcement, in the order of `seq`: for the feed and the event sink."""
 
     seq: int
-    operation: Operation  # what it is; how it stood then is in the entry's `announcement`
+    operation: Operation  # as it is now; its state at the change is in the entry's `announcement`
     entry: HistoryEntry
 
 
@@ -170,13 +173,13 @@ class Journal(Protocol):
     """The durable truth. Any number of calls may be under way at once."""
 
     async def claim(self, request: ClaimRequest) -> Claim:
-        """Judge the claim (`core.claim.judge`) and, where it is owned, write the operation as SENDING with attempt 1
-        under way, first_sent_at and a lease of `lease_s`: durable before this returns."""
+        """Judge the claim (`core.claim.judge`). If it is owned, write the operation as SENDING with attempt 1 under
+        way, first_sent_at and a lease of `lease_s`: durable before this returns."""
         ...
 
     async def record(self, change: OperationChange) -> Operation:
         """Write one step over the version it was read at; returns the operation with its new version and times.
-        Raises StaleWrite where somebody was faster. Sets ended_at when the state ends for the first time."""
+        Raises StaleWrite if another writer was faster. Sets ended_at when the operation ends for the first time."""
         ...
 
     async def restore(
@@ -187,51 +190,55 @@ class Journal(Protocol):
         *,
         lease_s: float | None = None,
     ) -> Operation:
-        """Write an operation again that the journal has lost, or has older than it is known here; as it now stands, and
-        never over a newer version. Its lease, where it has one, runs for `lease_s` from now. Where its key or guard was
-        since given to another, that one keeps it, and this one is an incident (`journal_rollback`). A store that cannot
-        go back has lost nothing: it raises JournalUnavailable."""
+        """Write an operation again that the journal has lost, or holds in an older version than the caller knows.
+        Returns the operation as it is stored then. Never writes over a newer version. If the operation has a lease, the
+        lease runs for `lease_s` from now. If another operation has taken its key or guard meanwhile, that one keeps it,
+        and this one becomes an incident (`journal_rollback`). A store that cannot roll back has lost nothing: it raises
+        JournalUnavailable."""
         ...
 
     async def take_due(
         self, token: str, lease_s: float, *, limit: int, full: frozenset[str] = frozenset()
     ) -> tuple[Operation, ...]:
-        """Hold operations that nobody holds and whose `due_at` has passed, oldest first, at most `limit`, none of a
-        provider that is `full`. Their state and version are as they now stand."""
+        """Take leases on operations that have none and whose `due_at` has passed: oldest first, at most `limit`, none
+        of a provider in `full`. Returns them as they are stored then."""
         ...
 
     async def expedite(self, provider: str, *, within_s: float, limit: int) -> int:
-        """Look sooner at what is UNKNOWN or PENDING at the provider, held by nobody and not due yet: the next `limit`
-        of them are due within `within_s`, evenly spread, none later than it was; how many were moved
-        (`transitions.expedited_due_times`). No new version: nothing became true. Asked again at once, by anybody, it
-        moves only what took the place of the due."""
+        """Make operations of the provider due sooner: those that are UNKNOWN or PENDING, have no lease and are not due
+        yet. The next `limit` of them become due within `within_s`, evenly spread, none later than it was
+        (`transitions.expedited_due_times`). Returns how many were moved. Their versions stay, because no fact about
+        them has changed. A second call right after the first, by any sidecar, moves only operations that have taken the
+        places of those that became due."""
         ...
 
     async def fall_back(self, change: OperationChange, request: ClaimRequest) -> tuple[Operation, Claim]:
-        """End one operation without effect and start the other that stands for it, in one step: `change` as `record`,
-        `request` as an owned claim whose `fresh.fallback_of` is the first's id. Raises StaleWrite where somebody was
-        faster; then nothing was written. The second's guard is not asked: it takes over the first's. Where the second's
-        key is already known the claim is not OWNED and the first is not ended."""
+        """End one operation without effect and start its fallback, in one step. `change` is written as by `record`, and
+        `request` as an owned claim whose `fresh.fallback_of` is the id of the first. Raises StaleWrite if another
+        writer was faster; then nothing was written. The fallback's guard is not judged, because it takes over the guard
+        of the first. If the fallback's key is known already, the claim is not OWNED and the first is not ended."""
         ...
 
     async def renew(
         self, operation_ids: tuple[str, ...], token_of: Mapping[str, str], lease_s: float
     ) -> frozenset[str]:
-        """Lengthen leases that are still held under their tokens and have not expired; the ids that were."""
+        """Lengthen leases that are still held under their tokens and have not expired. Returns the ids of those
+        operations."""
         ...
 
     async def expire_leases(
         self, *, all_of_earlier_holders: bool = False, over_at: float = math.inf
     ) -> tuple[Operation, ...]:
-        """Act upon expired leases (`core.claim.drop_lease`): doubt, or never sent. At start, a journal that only one
-        process can hold passes `all_of_earlier_holders`: whoever held them is gone. A lease that ends after `over_at`
-        is not over, whatever the journal's time says. At most 1,000 a call."""
+        """Act upon expired leases (`core.claim.drop_lease`): the operation is in doubt, or was never sent. At start the
+        engine passes `all_of_earlier_holders`: a journal that only one process can hold then ends all leases of earlier
+        processes, because those are gone. A lease that ends after `over_at` has not expired, whatever the journal's
+        time says. At most 1,000 a call."""
         ...
 
     async def read(self, operation_id: str) -> Operation | None: ...
 
     async def sealed(self, operation_id: str) -> tuple[bytes | None, bytes | None]:
-        """The sealed request and response that are kept."""
+        """The stored sealed request and response."""
         ...
 
     async def history(self, operation_id: str) -> tuple[HistoryEntry, ...]:
@@ -241,46 +248,46 @@ class Journal(Protocol):
     async def find_operations(self, query: OperationQuery) -> tuple[Operation, ...]: ...
 
     async def doubt_counts(self) -> tuple[DoubtCount, ...]:
-        """What is in doubt now. Its cost grows with what is in doubt, not with what is journalled."""
+        """The operations in doubt now, counted. The cost grows with their number, not with the size of the journal."""
         ...
 
     async def newest_credentials(self, account: str, limit: int) -> tuple[tuple[str, bytes], ...]:
-        """The credentials that the provider accepted for the account, the last accepted first, as keyed hash and
-        sealed. What is recorded late makes an old one the first."""
+        """The credentials that the provider accepted for the account, each as keyed hash and sealed, the last accepted
+        first. A record that comes late makes an old credential the first."""
         ...
 
     async def accepts_credential(self, account: str, credential: str) -> bool:
-        """Whether the provider has executed a call of the credential for the account, as far as that is kept."""
+        """Whether the provider has executed a call of the credential for the account, as far as the journal keeps
+        that."""
         ...
 
     async def store_webhook_event(self, webhook_event: StoredWebhookEvent) -> bool:
-        """Store a webhook event (its `number` is given by the journal); False where this event of the account is
-        known."""
+        """Store a webhook event; the journal gives its `number`. False: this event of the account is stored already."""
         ...
 
     async def due_webhook_events(self, *, limit: int) -> tuple[StoredWebhookEvent, ...]:
-        """Those that wait to be applied or relayed and are due: longest due first, then in the order they came."""
+        """Events that wait to be applied or relayed and are due: longest due first, then in the order they came."""
         ...
 
     async def update_webhook_event(self, webhook_event: StoredWebhookEvent) -> None:
-        """Write result, operation_id, tries, due_at and relay_due_at of a webhook event, by its number."""
+        """Write result, operation_id, attempts, due_at and relay_due_at of a webhook event, by its number."""
         ...
 
     async def announcements(self, after: int, *, limit: int) -> tuple[AnnouncementRow, ...]:
-        """Changes that tell something, with a seq above `after`, oldest first. None is ever told before an earlier
-        one that is not yet durable."""
+        """Changes with an announcement and a seq above `after`, oldest first. No change is returned before an earlier
+        one is durable."""
         ...
 
     async def ledger_rows(self, keys: tuple[str, ...]) -> tuple[LedgerRow | None, ...]:
-        """The rows under these keys. A link is followed: the row that it leads to stands in its place."""
+        """The rows under these keys. If a row is a link, the row that it leads to is returned in its place."""
         ...
 
     async def write_ledger_rows(self, rows: tuple[LedgerRow, ...]) -> bool:
-        """Write rows, each over the version before its own, all of them or none; False: somebody was faster."""
+        """Write rows, each over the version before its own, all of them or none. False: another writer was faster."""
         ...
 
     async def due_ledger_rows(self, *, limit: int) -> tuple[LedgerRow, ...]:
-        """Rows whose `due_at` has passed, longest due first. Whoever acts on one writes it over its version."""
+        """Rows whose `due_at` has passed, longest due first. A caller that acts on one writes it over its version."""
         ...
 
     async def count_due_ledger_rows(self, within_s: float) -> int:
@@ -288,26 +295,27 @@ class Journal(Protocol):
         ...
 
     async def take_cursor(self, name: str, token: str, lease_s: float) -> int | None:
-        """Hold a cursor, or hold it longer: how far it has come; None where another holds it. A token holds it once
-        (`transitions.holds_cursor`): run out, or given back by a lease of zero seconds, it is over, and a new one is
-        needed."""
+        """Take the lease on a cursor, or lengthen it. Returns how far the cursor has come, or None if another token
+        holds it. A token can hold it only once (`transitions.cursor_lease`): after its lease has expired, or was given
+        back with a lease of zero seconds, the caller needs a new token."""
         ...
 
     async def move_cursor(self, name: str, seq: int, token: str = "") -> bool:
-        """Move a cursor on, never back. With a token only while that one holds it: else False, and it is not moved."""
+        """Move a cursor forward, never back. With a token: only while that token holds the cursor. Otherwise the cursor
+        stays and this returns False."""
         ...
 
     async def level(self) -> JournalLevel:
-        """Which rules every sidecar of the journal keeps. A new journal has the newest level from its start."""
+        """The level of rules that every sidecar of the journal keeps. A new journal starts with the newest level."""
         ...
 
     async def raise_level(self, level: int) -> JournalLevel:
-        """Raise it; never lower it. From then on claims and records of a lower level raise JournalLevelError."""
+        """Raise the level; never lower it. From then on claims and records of a lower level raise JournalLevelError."""
         ...
 
     async def read_clock(self) -> StoreClock:
-        """The clocks of the store, for `core.ages`, and what is due next. The row is written over its version by
-        `write_ledger_rows`."""
+        """The clocks of the store, for `core.ages`, and the next due times. The caller writes the row of ages over its
+        version with `write_ledger_rows`."""
         ...
 
     async def retire(
@@ -319,11 +327,11 @@ class Journal(Protocol):
         payments_s: float = PAYMENTS_KEPT_S,
         now_max: float = math.inf,
     ) -> int:
-        """Make tombstones of operations that ended more than `retention_s` ago, and forget tombstones of more than
-        `tombstone_s`, and webhook events that are done and as old as the retention. Never of what is open, disputed, or
-        has changes that a reader of outcomes (any cursor) has not come to. At most `limit` of each; how many in all.
-        Ledger rows go when nobody has written them for `payments_s`, unless they reserve something. All of it is
-        counted back from `now_max`, if the journal's time is later than that."""
+        """Replace operations that ended more than `retention_s` ago by tombstones. Delete tombstones older than
+        `tombstone_s`, and webhook events that are done and older than `retention_s`. An operation stays if it is open
+        or disputed, or has changes that some reader of outcomes (any cursor) has not reached. Ledger rows go if nobody
+        has written them for `payments_s`, unless they reserve something. At most `limit` of each; returns how many in
+        all. All ages are counted back from `now_max` if the journal's time is later than that."""
         ...
 
     async def keep_revision(self, provider: str, revision: str, content: str) -> None: ...
@@ -333,12 +341,12 @@ class Journal(Protocol):
     async def latest_revision(self, provider: str) -> PolicyRevision | None: ...
 
     async def check_identity(self, check_value: str) -> None:
-        """Keep the identity secret's check value, or raise JournalUnusable where another one is kept."""
+        """Store the identity secret's check value, or raise JournalUnusable if another one is stored."""
         ...
 
     @property
     def shared(self) -> bool:
-        """Whether several processes may hold it at a time."""
+        """Whether several processes may use the journal at the same time."""
         ...
 
     @property
@@ -347,16 +355,16 @@ class Journal(Protocol):
         ...
 
     def journal_id(self) -> str:
-        """Hexadecimal digits that tell nothing else, the same for all who share the journal. Another one follows if the
-        store lost what it knew. "" before the store first answered."""
+        """Opaque hexadecimal digits, the same for every sidecar that shares the journal. They change if the store lost
+        data. "" before the store's first answer."""
         ...
 
     def rolled_back_s(self) -> float | None:
-        """How long ago the store was seen to come back, perhaps without its last writes; None: not that it is known."""
+        """How long ago the store came back, perhaps without its last writes; None: nobody has seen that happen."""
         ...
 
     async def healthy(self) -> bool:
-        """Whether a write would be taken now; bounded in time, never raises."""
+        """Whether the store would accept a write now; bounded in time, never raises."""
         ...
 
     async def close(self) -> None: ...

@@ -1,8 +1,8 @@
-"""What a claim comes to, and what its credential may hear of that, pure. Another owner's operation is never named, nor
-joined, taken up by a next generation, nor is anything refused because of it.
+"""The plan of a claim, and the part of it that the claim's credential may see. Pure. A claim never names another
+owner's operation, never joins it, and never starts a next generation of it. Nor is a call refused because of it.
 
-If another credential made the operation that stands in the way, the two must be of one owner. If the policy can tell
-owners apart and nobody knows it yet, nothing is told and nothing is written.
+If another credential made the operation in the way, both credentials must belong to one owner. If the policy can tell
+owners apart, and the owner is not known yet, the claim is refused without naming the operation, and nothing is written.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from paywitness.journal.transitions import OperationWrite
 
 
 class ClaimLookups(OperationLookups, Protocol):
-    """What a claim may look up, all of it as it stands in the step that the claim is."""
+    """The look-ups of a claim. All of them read within the atomic step of the claim."""
 
     def newest(self, key: str) -> Operation | None:
         """The newest generation under the key."""
         ...
 
     def disputed(self, key: str) -> Operation | None:
-        """One under the key whose incident is open, of any generation."""
+        """An operation under the key, of any generation, with an open incident."""
         ...
 
     def alias(self, key: str) -> Alias | None: ...
@@ -51,37 +51,38 @@ class ClaimLookups(OperationLookups, Protocol):
         ...
 
     def guarded(self, guard: str) -> tuple[Operation, ...]:
-        """Those that `core.guard.indexed_guard` keeps under the guard, oldest first: the newest GUARDED_MAX, and of the
-        others those that `core.guard.is_more_than_paid`. An intent that is paid every month has many; one whose
-        customer had to act may be accepted after them."""
+        """The operations that `core.guard.indexed_guard` keeps under the guard, oldest first: the newest GUARDED_MAX,
+        and of the others only those that `core.guard.is_more_than_paid`. An intent that is paid every month has many
+        operations. An older one whose customer had to act may still be accepted after all of them."""
         ...
 
 
 @record
 class ClaimPlan:
-    """What a claim comes to. `before` (in this order), `alias` and `started` are written before it is answered."""
+    """The verdict of a claim, and the writes that come with it. `updates` (in this order), `insert`, `alias` and `rows`
+    are written before the claim is answered."""
 
     verdict: ClaimVerdict
-    holder: Operation | None  # of the key or the guard, as it stands after the steps
+    holder: Operation | None  # holds the key or the guard; as it is after `updates`
     updates: tuple[OperationWrite, ...] = ()
     insert: OperationWrite | None = None
-    alias: Alias | None = None  # to be written; replaces one of the same key
-    alias_kind: AliasKind | None = None  # what the key is to the holder, where it is not its own
+    alias: Alias | None = None  # to be written; replaces an alias of the same key
+    alias_kind: AliasKind | None = None  # how the key stands for the holder, if it is not the holder's own key
     tombstone: Tombstone | None = None
     earlier: Operation | None = None  # the newest of the key itself, if another one would start
-    original: Operation | None = None  # whose call it repeats: the holder, or what the holder is the fallback of
-    first_delivery: bool = False  # the answer had reached nobody before
+    original: Operation | None = None  # the operation whose call this one repeats: the holder, or its original
+    first_delivery: bool = False  # the reply had reached no caller before
     rows: tuple[LedgerRow, ...] = ()  # of the ledger, to be written
-    payment: Payment | None = None  # that the call acts on, as it stood before
+    payment: Payment | None = None  # the payment that the call acts on, as it was before
     limit: LimitCheck | None = None
-    waits: bool = False  # GUARDED: only while the holder is in flight
-    payer: RememberedPayment | None = None  # PAID_BEFORE: the operation, which was retired since
+    waits: bool = False  # GUARDED, but only while the holder is in flight
+    payer: RememberedPayment | None = None  # PAID_BEFORE: the operation that paid and was retired since
     payout: PayoutRefusal | None = None
     credential_accepted: bool = True  # the claimer may be shown the reply
     credential_mapped: bool = True  # the claimer may send for the holder
 
 
-# What starts something, or is said without another operation.
+# Verdicts that start an operation, or that name no other operation.
 _TELLS_OF_NOBODY = frozenset(
     {
         ClaimVerdict.OWNED,
@@ -94,26 +95,26 @@ _TELLS_OF_NOBODY = frozenset(
 
 
 def with_credential(plan: ClaimPlan, request: ClaimRequest, lookups: ClaimLookups) -> ClaimPlan:
-    """The plan, with what its credential may be shown and may send; or the refusal that names nothing."""
+    """The plan, marked with what its credential may see and may send; or a refusal that names no operation."""
     fresh, known = request.fresh, request.credential
     if plan.insert is not None:
-        # A key that another owner used is not a fresh one: the next generation has the stamp and key of the first.
+        # A key that another owner used is not fresh: the next generation would have the stamp and key of the first.
         other = plan.earlier
     elif plan.verdict in _TELLS_OF_NOBODY:
         return plan
     else:
         other = plan.original or plan.holder
         if other is None and plan.payment is not None:
-            other = lookups.by_id(plan.payment.id)  # the balance refuses it: whoever made the payment
+            other = lookups.by_id(plan.payment.id)  # the balance refuses it: compare with the maker of the payment
     maker = _retired_maker(plan) if other is None else maker_of(other)
     if maker is None or maker.credential == fresh.credential:
         return plan
     if not maker.credential:
-        # Whoever is known to be of the account has been told apart from other owners already.
+        # If the credential has marks of an account, it has been told apart from other owners already.
         is_known = not known.separates or _marks_of(known.scope, fresh.credential, lookups)
         return plan if is_known else ClaimPlan(ClaimVerdict.ACCOUNT_UNKNOWN, None)
     if maker.provider != fresh.provider:
-        # Of another provider of the merchant: its credentials say nothing of ours.
+        # The operation went to another provider of the merchant, whose credentials prove nothing about ours.
         accepted = lookups.accepted(maker.account, fresh.credential)
         return replace(plan, credential_accepted=accepted, credential_mapped=False)
     relation = _relation_to(maker, request, lookups)
@@ -127,13 +128,13 @@ def with_credential(plan: ClaimPlan, request: ClaimRequest, lookups: ClaimLookup
     is_same = is_same or (seen and known.account is AccountSource.SELECTOR)
     takes_reply = plan.alias is not None and plan.alias.kind is AliasKind.TAKEN
     if (known.separates and not is_same) or (takes_reply and not seen):
-        # Who may not be shown a reply does not take it either: its key would stand for what another key is told.
+        # A caller that may not see a reply may not take it over either: its key would stand for another owner's reply.
         return ClaimPlan(ClaimVerdict.ACCOUNT_UNKNOWN, None)
     return replace(plan, credential_accepted=seen, credential_mapped=is_same)
 
 
 def _retired_maker(plan: ClaimPlan) -> Maker | None:
-    """Whose the operation was that stands in the way and is no longer kept."""
+    """The maker of the retired operation that is in the way."""
     if plan.tombstone is not None:
         return plan.tombstone.maker
     return None if plan.payer is None else plan.payer.maker

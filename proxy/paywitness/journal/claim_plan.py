@@ -1,8 +1,8 @@
-"""What a claim comes to, pure: the key first, then, where something new would start, its guard, and what its payment or
-the rules of its payouts say.
+"""Judges a claim: its key first. If a new operation would start, its guard comes next, then the rules of its payment or
+payout. Pure.
 
-Every store runs these over `ClaimLookups`, its look-ups within the one step that the claim is, and writes what they
-say.
+A claim is one atomic step of the store. Within it every store runs these functions over its own `ClaimLookups`, and
+writes the plan that they return.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ _START_EVENTS = (Event.SEND_RECORDED.value,)
 
 
 def plan_answer(request: ClaimRequest, now: float, lookups: ClaimLookups) -> ClaimPlan:
-    """What a claim comes to for its credential, with what caps count otherwise. Every store runs this in the one step
-    that the claim is."""
+    """The plan of a claim: its verdict, as far as its credential may see it, and all rows to write, the counts of caps
+    among them. Every store runs this within the atomic step of the claim."""
     plan = plan_claim(request, now, lookups)
     if request.payout is not None or plan.updates:
         changes = _counted_changes(plan.updates, lookups)
@@ -78,12 +78,13 @@ def plan_answer(request: ClaimRequest, now: float, lookups: ClaimLookups) -> Cla
 def _counted_changes(
     updates: Iterable[OperationWrite], lookups: ClaimLookups
 ) -> list[tuple[Operation | None, Operation]]:
-    """Of what is written before a claim is answered, what caps may count otherwise: as it stands, and as it shall."""
+    """The updates that may change the counts of caps: each operation as it is stored, and as it shall be."""
     return [(lookups.by_id(write.operation.id), write.operation) for write in updates if write.operation.caps]
 
 
 def claim_result(plan: ClaimPlan, now: float, sealed: Callable[[str], tuple[bytes | None, bytes | None]]) -> Claim:
-    """The claim's answer. `sealed` reads the sealed request and response of the holder, if the answer holds one."""
+    """The claim's answer. `sealed` reads the holder's sealed request and response; it runs only if the answer contains
+    one of them."""
     verdict, request, response = plan.verdict, None, None
     if verdict is ClaimVerdict.REPLAY and plan.holder is not None:
         _, response = sealed(plan.holder.id)
@@ -109,7 +110,7 @@ def claim_result(plan: ClaimPlan, now: float, sealed: Callable[[str], tuple[byte
 
 
 def plan_claim(request: ClaimRequest, now: float, lookups: ClaimLookups) -> ClaimPlan:
-    """Judge the claim: first its key, then, where something new would start, its guard."""
+    """Judge the claim: first its key, then, if a new operation would start, its guard."""
     existing, kind = _operation_of_key(request, now, lookups)
     if existing is not None and (fallback := _last_fallback_of(existing, lookups)) is not None:
         return _plan_for_fallback(existing, fallback, kind, request, now)
@@ -125,11 +126,11 @@ def plan_claim(request: ClaimRequest, now: float, lookups: ClaimLookups) -> Clai
             ClaimPlan(judgement.verdict, holder, tuple(before), alias_kind=kind, original=holder), now
         )
     if existing is not None and (earlier := lookups.disputed(existing.key)) is not None:
-        # The newest ended without effect, but an earlier one may have paid after all: nothing more is sent for it.
+        # The newest generation ended without effect, but an earlier one may have paid after all. So nothing is sent.
         return ClaimPlan(ClaimVerdict.REPLAY, earlier, tuple(before), original=earlier)
     plan = _plan_under_guard(request, judgement, before, now, lookups)
     if plan.verdict is ClaimVerdict.ABSENT:
-        # Not permitted, and neither key nor guard says anything against it: nothing is recorded of it.
+        # The call is not permitted, and neither key nor guard stops it. The journal records nothing about it.
         return ClaimPlan(plan.verdict, holder, plan.updates)
     return plan if existing is None else replace(plan, earlier=existing)
 
@@ -137,8 +138,9 @@ def plan_claim(request: ClaimRequest, now: float, lookups: ClaimLookups) -> Clai
 def _operation_of_key(
     request: ClaimRequest, now: float, lookups: ClaimLookups
 ) -> tuple[Operation | None, AliasKind | None]:
-    """The operation that the key stands for: its own, or the one it joined or took, unless that one let it go. A key
-    that joined a payment which was given back since is answered as any equal call."""
+    """The operation that the key stands for: its own, or the one that it joined or took over. An operation that has
+    released the key does not count. If the key joined a payment that was refunded since, the claim is judged as any
+    other equal call."""
     own = lookups.newest(request.fresh.key)
     if own is not None and not _releases_key(own, request, now):
         return own, None
@@ -171,7 +173,7 @@ def fingerprint_of(request: ClaimRequest) -> str:
 
 
 def _last_fallback_of(operation: Operation, lookups: ClaimLookups) -> Operation | None:
-    """What stands for an operation that fell back, followed to the last one."""
+    """The last operation in the chain of fallbacks of this one. None: it did not fall back."""
     last = None
     following: Operation | None = operation
     for _ in range(FALLBACKS_MAX):
@@ -183,7 +185,7 @@ def _last_fallback_of(operation: Operation, lookups: ClaimLookups) -> Operation 
 
 
 def _original_of(operation: Operation, lookups: ClaimLookups) -> Operation:
-    """What an operation is, in the end, the fallback of; itself where it is none."""
+    """The first operation of the chain in which this one is a fallback; the operation itself if it is none."""
     first = operation
     for _ in range(FALLBACKS_MAX):
         if first.fallback_of is None or (earlier := lookups.by_id(first.fallback_of)) is None:
@@ -195,8 +197,8 @@ def _original_of(operation: Operation, lookups: ClaimLookups) -> Operation:
 def _plan_for_fallback(
     first: Operation, fallback: Operation, kind: AliasKind | None, request: ClaimRequest, now: float
 ) -> ClaimPlan:
-    """The key answers with the fallback's outcome for ever, and starts nothing any more. Whether the call is the same
-    one is asked of the first: the other route may have another rule, and had another account."""
+    """The key always gets the fallback's outcome, and never starts an operation again. The call is compared with the
+    first operation, because the fallback's route may have another fingerprint rule, and had another account."""
     if fingerprint_of(request) != first.fingerprint:
         return ClaimPlan(ClaimVerdict.MISMATCH, first, alias_kind=kind, original=first)
     before: tuple[OperationWrite, ...] = ()
@@ -210,8 +212,8 @@ def _plan_for_fallback(
 
 
 def _plan_for_known_key(plan: ClaimPlan, now: float) -> ClaimPlan:
-    """A key that is known. Whoever comes back for an answer that had reached nobody hears it now; and where two keys
-    were given one answer, both of them coming back is one purchase too few, or one key too many."""
+    """Answer a known key. A reply that had reached no caller counts as delivered now. If two keys got the same reply,
+    and callers come back with both, that is an incident: one purchase too few, or one key too many."""
     holder = plan.holder
     if holder is None or plan.verdict is not ClaimVerdict.REPLAY:
         return plan
@@ -236,7 +238,8 @@ def _after_key_returned(holder: Operation, kind: AliasKind | None) -> Operation:
 def _plan_under_guard(
     request: ClaimRequest, judgement: ClaimJudgement, before: list[OperationWrite], now: float, lookups: ClaimLookups
 ) -> ClaimPlan:
-    """Something new would start: unless another operation holds its guard, or its payment does not allow it."""
+    """Judge an operation that would start. It does not start if another operation holds its guard, or if its payment
+    does not allow it."""
     target = target_of(request, lookups)
     request = replace(request, fresh=target.fresh)
     fresh = request.fresh
@@ -285,7 +288,7 @@ def _plan_behind_guard(
     lookups: ClaimLookups,
     refunded: bool,
 ) -> ClaimPlan:
-    """The holder of the guard keeps the operation from starting: its key stands for the holder's, or is refused."""
+    """The holder of the guard prevents the start: the call's key becomes an alias of the holder's, or is refused."""
     alias = Alias(fresh.key, fresh.client_key, first.id, kind, now)
     if kind is AliasKind.REFUSED:
         verdict = ClaimVerdict.REFUNDED if refunded else ClaimVerdict.GUARDED
@@ -294,7 +297,7 @@ def _plan_behind_guard(
             holder.changed(undelivered=False, takeover="taken"), "answer_taken", now, holder, fresh.client_key
         )
         before.append(write)
-        # Whoever still holds a lease only inquires, and finds nothing new: the answer is told now or never.
+        # If the holder still has a lease, its resolver only inquires and can find nothing new. So reply now.
         holder, verdict = write.operation, ClaimVerdict.REPLAY
     else:
         verdict = lookup_verdict(holder)
@@ -314,8 +317,8 @@ def _plan_behind_guard(
 
 
 def _is_beside_unknown(payment: Payment, fresh: Operation, holders: Iterable[Operation], lookups: ClaimLookups) -> bool:
-    """Whether a step would start while an earlier one of its payment may still pay. The object pays at most once, but a
-    decline of this one does not say that nobody has paid. Steps are looked up only of a payment that was in doubt."""
+    """Whether a step would start while an earlier step of its payment may still pay. The object pays at most once, but
+    if this step is declined, the earlier one may have paid. The steps are read only if the payment was in doubt."""
     if not fresh.kind.pays:
         return False
     steps = [holder for holder in holders if holder.payment == payment.id]
@@ -325,7 +328,8 @@ def _is_beside_unknown(payment: Payment, fresh: Operation, holders: Iterable[Ope
 
 
 def _ask_for_numbers(holder: Operation, lookups: ClaimLookups, now: float) -> tuple[LedgerRow, ...]:
-    """The payment that keeps its intent because a number is unknown, to be asked about once."""
+    """The row that makes the payment due for a verification, if it holds its intent only because a number is unknown.
+    Empty if that verification was already requested."""
     found = payment_by_id(lookups, holder.payment) if holder.payment and holder.state is State.SUCCEEDED else None
     if found is None or None not in {found.payment.captured, found.payment.refunded}:
         return ()
@@ -335,7 +339,8 @@ def _ask_for_numbers(holder: Operation, lookups: ClaimLookups, now: float) -> tu
 
 
 def _after_lease(found: Operation, before: list[OperationWrite], now: float, request: ClaimRequest) -> Operation:
-    """The operation as it now stands. What an expired lease makes of it is written before the claim is answered."""
+    """The operation with its expired lease applied, if it has one. That update goes into `before`: it is written before
+    the claim is answered."""
     current = after_expired_lease(found, now, request.leases_over_at)
     if current is found:
         return found
@@ -346,7 +351,7 @@ def _after_lease(found: Operation, before: list[OperationWrite], now: float, req
 
 
 def _payer_before(fresh: Operation, lookups: ClaimLookups, behind: BehindPayment) -> RememberedPayment | None:
-    """The operation, retired since, that paid the intent or the payout reference of one that would start."""
+    """The retired operation that paid the intent or the payout reference of `fresh`; None: there is none."""
     guard = fresh.guard
     if guard is None or guard.kind is GuardKind.FINGERPRINT or fresh.distinct or fresh.kind in FOLLOW_UPS:
         return None
@@ -355,7 +360,8 @@ def _payer_before(fresh: Operation, lookups: ClaimLookups, behind: BehindPayment
 
 
 def _limits_of(request: ClaimRequest, payment: Payment) -> PaymentClaim:
-    """What the call means for its payment. Limits only warn while an older sidecar may move it unseen, or may have."""
+    """The call's claim on its payment. Its limits only warn if an older sidecar may move the payment without counting
+    the movement, or may have done so."""
     claim = request.payment
     if claim.limits is not LimitMode.ENFORCE or payment.id >= request.limits_from:
         return claim
@@ -371,7 +377,7 @@ def _plan_on_payment(
     target: PaymentTarget,
     note: str,
 ) -> ClaimPlan:
-    """Nothing guards against the start. A movement must also be allowed by its payment."""
+    """Start the operation: no guard prevents it. A follow-up must also fit the balance of its payment."""
     fresh, payment = request.fresh, target.payment
     if payment is None or request.payment.acts_on is None:
         started = start_write(request, judgement, now, note)
@@ -409,9 +415,10 @@ def _plan_on_payment(
 def _plan_payout(
     request: ClaimRequest, judgement: ClaimJudgement, before: list[OperationWrite], now: float, lookups: ClaimLookups
 ) -> ClaimPlan:
-    """Nothing guards against the payout. Its caps must allow it, and a person above the policy's amount."""
+    """Start the payout: no guard prevents it. Its caps must allow it. Above the policy's amount a person must have
+    approved it."""
     if not request.permitted:
-        return ClaimPlan(ClaimVerdict.ABSENT, None, tuple(before))  # caps and approvals are for what may start
+        return ClaimPlan(ClaimVerdict.ABSENT, None, tuple(before))  # only a payout that may start needs caps, approval
     planned = plan_payout(request, _counted_changes(before, lookups), now, lookups)
     if planned.verdict is not ClaimVerdict.OWNED:
         return ClaimPlan(planned.verdict, None, tuple(before), rows=planned.rows, payout=planned.refusal)
@@ -436,7 +443,8 @@ def _open_movements(
 
 
 def _with_identity_of_original(holder: Operation, first: Operation) -> Operation:
-    """A fallback is compared as the call that it stands for: the next equal call is equal to that one."""
+    """The holder with the identity of its original. A fallback is compared as the call that it stands for, because the
+    next equal call is equal to that one."""
     if first is holder:
         return holder
     return holder.changed(
@@ -445,7 +453,7 @@ def _with_identity_of_original(holder: Operation, first: Operation) -> Operation
 
 
 def _other_payments_note(holders: dict[str, Operation]) -> str:
-    """What a person should know of another payment of the same intent that did not keep this one from starting."""
+    """The note for people about other payments of the same intent that did not prevent this start."""
     others = [holder.id for holder in holders.values() if is_paid(holder) or holder.state is State.REQUIRES_ACTION]
     return f"another payment of the same intent: {', '.join(others[:3])}" if others else ""
 

@@ -1,11 +1,12 @@
-"""How an operation and its history are written down: Operation <-> columns and a document, HistoryEntry <-> JSON.
+"""How operations and their history are stored: Operation <-> columns and JSON, HistoryEntry <-> JSON.
 
-What is searched for has a column of its own; the rest of an operation is JSON: its identity, written once, and its
-standing, written with each change. Whatever is written here must read back as the same value, and what an earlier
-version wrote must still be read: `tests/journal/test_encoding.py` holds it to that.
+Fields that the journal searches for have columns of their own. The rest of an operation is JSON: its identity, written
+once, and its state (`standing`), written with each change. Every value must read back as it was written, and rows of
+earlier versions must stay readable: `tests/journal/test_encoding.py` checks both.
 
-During a rollout the next version writes beside this one. A field that is not known here is passed over, and a word that
-is not known is read as the most careful one that is: it keeps its money guarded, and nothing is sent for it.
+During a rollout a newer version writes to the same journal. This version ignores a field that it does not know. It
+reads a word that it does not know as the most careful word that it does know, so that the money stays guarded and
+nothing is sent.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ from paywitness.core.provider_contract import OperationKind
 from paywitness.core.result import Advice, Classification, Effect, ResultClass
 from paywitness.journal.fallback_encoding import choice_from_value, choice_to_value
 
-# The order of a row's values. The first group says what the operation is and is written once; the second says how it
-# stands and is written with each change. The last ones of each are only searched for, and not read back.
+# The order of a row's values. The first group identifies the operation and is written once. The second is its state and
+# is written with each change. The last columns of each group serve only searches, and are not read back.
 FIXED_COLUMNS = (
     "id",
     "key",
@@ -83,7 +84,7 @@ _EnumType = TypeVar("_EnumType", bound=StrEnum)
 
 
 def enum_or_safest(words: type[_EnumType], text: str, safest: _EnumType) -> _EnumType:
-    """The word, or the careful one in the place of a later version's."""
+    """The word, or `safest` in place of a word that only a newer version knows."""
     try:
         return words(text)
     except ValueError:
@@ -153,7 +154,7 @@ def mutable_values(operation: Operation) -> RowValues:
         if known[field] != empty:
             standing[key] = known[field]
     return (
-        operation.state.value,  # a plain string: the driver takes a long way round for a subclass
+        operation.state.value,  # a plain string, because the driver is slow with a subclass of str
         operation.version,
         operation.updated_at,
         operation.first_sent_at,
@@ -169,7 +170,7 @@ def mutable_values(operation: Operation) -> RowValues:
     )
 
 
-# What of its identity is written only where it is not empty, and what is empty. Most calls have none of it.
+# Fields of the identity that are written only if they are not empty, with their empty values. Most calls have none.
 _RARE_IDENTITY_FIELDS: tuple[tuple[str, Any], ...] = (
     ("unstamped", False),
     ("distinct", ""),
@@ -202,8 +203,8 @@ def _guard_from_value(value: list[str] | None) -> Guard | None:
     return Guard(enum_or_safest(GuardKind, kind, GuardKind.INTENT), text, classification, *again)
 
 
-# What of its standing is written as it is, and only where it is not empty: most of it is, in most operations.
-# The stored key, the field of an operation, and what is empty. Stored keys never change; fields may get better names.
+# Fields of the state that are written unchanged, and only if they are not empty; in most operations most of them are.
+# Each has the stored key, the field's name, and its empty value. Stored keys never change; fields may be renamed.
 _PLAIN_STATE_FIELDS: tuple[tuple[str, str, Any], ...] = (
     ("attempts", "attempts", 0),
     ("attempt_under_way", "attempt_under_way", False),
@@ -231,7 +232,7 @@ _PLAIN_STATE_FIELDS: tuple[tuple[str, str, Any], ...] = (
 _COMMON_FIELDS, _RARE_FIELDS = (
     (*_PLAIN_STATE_FIELDS[:4], _PLAIN_STATE_FIELDS[-1]),
     _PLAIN_STATE_FIELDS[4:-1],
-)  # all of the second part is empty in a clean payment
+)  # in a clean payment all of the second part is empty
 _RARE_EMPTY = tuple(empty for _, _, empty in _RARE_FIELDS)
 _rare_values = itemgetter(*(field for _, field, _ in _RARE_FIELDS))
 
@@ -292,7 +293,7 @@ def operation_from_row(row: RowValues) -> Operation:
 
 
 def entry_to_text(entry: HistoryEntry) -> str:
-    """The entry as JSON, without what is empty. Its time and version stand beside it in their own columns."""
+    """The entry as JSON, without empty fields. Its time and version have columns of their own."""
     value: dict[str, Any] = {
         "source": entry.source,
         "events": entry.events,
@@ -400,7 +401,7 @@ def _classification_from_value(value: dict[str, Any]) -> Classification:
 
 
 def _advice_from_value(value: dict[str, Any]) -> Advice | None:
-    """A word that a later release wrote is no reason to say more than that somebody must be asked."""
+    """Advice of a newer release is read as `contact_support`: an older release must not promise the caller more."""
     stored = value.get("advice")
     return None if stored is None else enum_or_safest(Advice, stored, Advice.CONTACT_SUPPORT)
 
@@ -437,7 +438,7 @@ def _announcement_to_value(told: Announcement) -> list[Any]:
         route = [link.provider, link.operation_id, link.reason]
     other = None if told.other_payment is None else _other_payment_to_value(told.other_payment)
     later = [movement, told.payout, route, other]
-    while later and later[-1] is None:  # most changes tell none of these
+    while later and later[-1] is None:  # most changes have none of these
         later.pop()
     return [*value, *later]
 

@@ -1,4 +1,4 @@
-"""What a history entry keeps of a fallback's routes, as JSON; must read what earlier versions wrote."""
+"""A fallback's routes in a history entry, as JSON. Entries of earlier versions must stay readable."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ def choice_to_value(choice: FallbackChoice) -> dict[str, Any]:
 
 
 def choice_from_value(value: dict[str, Any] | None) -> FallbackChoice | None:
-    """None also for a cause or verdict of a later release: it is told to people, and nothing is decided by it."""
+    """The choice in an entry. Also None if a newer release wrote its cause or verdict: the choice is only shown to
+    people, and decides nothing."""
     if value is None or value["cause"] not in _CAUSES:
         return None
     routes = [route[:3] for route in value["routes"] if route[1] in _VERDICTS]

@@ -1,5 +1,5 @@
-"""What a fallback comes to, pure: one operation ends without effect and another one that stands for it starts, in one
-step. Every store runs it as it runs `claim_plan`.
+"""Judges a fallback: one operation ends without effect and another one starts in its place, in one step. Pure. Every
+store runs it as it runs `claim_plan`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from paywitness.journal.transitions import OperationWrite, record_write, stale_w
 
 @record
 class FallbackPlan:
-    """What a fallback comes to: `ended` and `started`, both or neither, are to be written before it is answered."""
+    """The writes of a fallback: `end`, and the start in `second`. Both are written before the answer, or neither."""
 
     first: Operation
     second: ClaimPlan
@@ -31,7 +31,8 @@ class FallbackPlan:
 
 
 def plan_fallback(change: OperationChange, request: ClaimRequest, now: float, lookups: ClaimLookups) -> FallbackPlan:
-    """End the first and start the second, or raise StaleWrite. Asked again with its token, it gives the same answer."""
+    """End the first and start the second, or raise StaleWrite. The same request with the same token gets the same
+    answer again."""
     original, fresh = change.operation, request.fresh
     if original.fallback_to != fresh.id or fresh.fallback_of != original.id:
         raise ValueError(f"{original.id} and {fresh.id}: a fallback and what it stands for must name each other")
@@ -60,7 +61,8 @@ def plan_fallback(change: OperationChange, request: ClaimRequest, now: float, lo
 
 
 def _plan_if_key_known(request: ClaimRequest, now: float, lookups: ClaimLookups) -> ClaimPlan | None:
-    """What is known of the key that a fallback would start under. Whatever it is, nothing is started over it."""
+    """The answer if the key under which the fallback would start is known already. Then nothing starts. None: the key
+    is new."""
     key = request.fresh.key
     existing, kind = lookups.newest(key), None
     if existing is None and (alias := lookups.alias(key)) is not None:

@@ -1,7 +1,7 @@
-"""Payments as ledger rows, and what a claim or a record makes of them. Pure.
+"""Payments as ledger rows, and how a claim or a record changes them. Pure.
 
-A row is text of our own: JSON without what is empty. Every store runs these functions between its read and its write,
-as it does those of `claim_plan` and `transitions`.
+A row's text is JSON without empty fields. Every store runs these functions between its read and its write, as it does
+those of `claim_plan` and `transitions`.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ EXPIRY_NOTICE_S = 86_400.0  # an authorization that expires within a day is anno
 
 
 class RowLookups(Protocol):
-    """What a plan may look up of the ledger."""
+    """The look-ups of a plan in the ledger."""
 
     def row(self, key: str) -> LedgerRow | None:
-        """The row under exactly this key, a link as it is."""
+        """The row under exactly this key. A link is not followed."""
         ...
 
 
 class OperationLookups(RowLookups, Protocol):
-    """What a plan may look up of the ledger, and of the operations behind it."""
+    """The look-ups of a plan in the ledger and in the operations behind it."""
 
     def by_id(self, operation_id: str) -> Operation | None: ...
 
 
 # --- Text
 
-# Field, key in the text, and what is empty.
+# Field, key in the text, and the empty value.
 _PLAIN_FIELDS: tuple[tuple[str, str, Any], ...] = (
     ("currency", "currency", None),
     ("authorised", "authorised", None),
@@ -110,7 +110,7 @@ def _movement_to_value(movement: Movement) -> tuple[Any, ...]:
 
 
 def payment_from_row(row: LedgerRow) -> Payment:
-    """The payment that a row holds. A word of a later version is read as the most careful one."""
+    """The payment in a row. A word that only a newer version knows is read as the most careful one."""
     value = _decode(row.text)
     intent = value.get("intent")
     return Payment(
@@ -158,20 +158,20 @@ def _word(words: Any, text: str, safest: Any) -> Any:
 
 
 def payment_row(payment: Payment, before: LedgerRow | None) -> LedgerRow:
-    """The row to be written over the one before."""
+    """The payment's row, to be written over the one before."""
     version = 1 if before is None else before.version + 1
     return LedgerRow(payment_key(payment.id), version, payment_to_text(payment), due_of(payment))
 
 
 def due_of(payment: Payment) -> float | None:
-    """When somebody should look at the payment: to verify it, or to announce that its authorization expires."""
+    """When the payment is due: for a verification, or for the announcement that its authorization expires."""
     times = [] if payment.verify_at is None else [payment.verify_at]
     if payment.expires_at is not None and payment.expiry_announced != "expired":
         times.append(payment.expires_at - (EXPIRY_NOTICE_S if not payment.expiry_announced else 0.0))
     return min(times, default=None)
 
 
-LINKS_MAX = 8  # followed from a name, or from the id of a payment that turned out to be another one
+LINKS_MAX = 8  # links that are followed from a name, or from the id of a payment that was merged into another one
 
 
 def intent_key(guard: str) -> str:
@@ -180,19 +180,20 @@ def intent_key(guard: str) -> str:
 
 # --- What people did with a payment
 
-COMMANDS_KEPT_MAX = 100  # of one payment; the newest
+COMMANDS_KEPT_MAX = 100  # the newest commands on one payment
 
 
 @record
 class PaymentCommandEntry:
-    """What a person did with a payment, by whom and why. Kept beside the payment: it may have no operation of ours."""
+    """One operator command on a payment: who did what, and why. It is kept with the payment, because the payment may
+    have no operation of ours."""
 
     at: float
     actor: str
     action: str  # adopt, balance, not-paid
     reason: str
     evidence: str = ""
-    stated: str = ""  # what the payment was made to say, in words
+    stated: str = ""  # the facts that the operator stated about the payment, in words
 
 
 def commands_key(payment_id: str) -> str:
@@ -200,7 +201,7 @@ def commands_key(payment_id: str) -> str:
 
 
 def commands_row(payment_id: str, entry: PaymentCommandEntry, before: LedgerRow | None) -> LedgerRow:
-    """The row with one command more."""
+    """The row of commands with one more."""
     entries = [] if before is None else _decode(before.text)
     value = [entry.at, entry.actor, entry.action, entry.reason, entry.evidence, entry.stated]
     version = 1 if before is None else before.version + 1
@@ -216,8 +217,8 @@ def link_row(key: str, payment_id: str) -> LedgerRow:
 
 
 def restored_rows(operation: Operation, lookups: RowLookups, now: float) -> tuple[LedgerRow, ...]:
-    """What the journal has lost of a payment together with an operation that is put back. If another call has acted on
-    the payment's name meanwhile, it has made another row: then the two are one payment."""
+    """The rows of a payment that the journal has lost together with an operation that is put back. If another call has
+    acted on the payment's name meanwhile, it has made another row. Both rows are then one payment, and are merged."""
     if not operation.payment:
         return ()
     own = payment_by_id(lookups, operation.payment)
@@ -231,7 +232,7 @@ def restored_rows(operation: Operation, lookups: RowLookups, now: float) -> tupl
     elif named is not None and named.payment.id != payment.id:
         is_seen = named.payment.created or named.payment.paid or named.payment.elsewhere
         if is_seen and (own is not None or not operation.acts_on):
-            return ()  # it is another one's
+            return ()  # the name belongs to another payment
         if is_seen:
             links = [link_row(payment_key(operation.payment), named.payment.id)]
             payment, row = named.payment, named.row
@@ -245,8 +246,8 @@ def restored_rows(operation: Operation, lookups: RowLookups, now: float) -> tupl
 
 
 def may_forget(row: LedgerRow, linked: LedgerRow | None) -> bool:
-    """Whether a row that nobody has written for long may go: not a name of a payment that stays, nor a payment that
-    reserves something."""
+    """Whether an old row may be deleted. It stays if it is a name of a payment that stays, a payment with a reserved
+    movement, or a row of the journal itself."""
     if row.text.startswith("@"):
         return linked is None
     if row.key in OWN_ROWS:
@@ -264,8 +265,8 @@ class FoundPayment:
 
 
 def followed(row: LedgerRow | None, read: Callable[[str], LedgerRow | None]) -> LedgerRow | None:
-    """The row, or the one that it links to in the end: a payment that turned out to be another one may have done so
-    twice."""
+    """The row at the end of the links that begin with this one. There may be several links, because a payment can be
+    merged into another one more than once."""
     for _ in range(LINKS_MAX):
         if row is None or not row.text.startswith("@"):
             break
@@ -289,7 +290,7 @@ def _linked_payment(link: LedgerRow | None, lookups: RowLookups) -> FoundPayment
     return payment_by_id(lookups, link.text[1:].removeprefix("p:"))
 
 
-BehindPayment = Callable[[Payment], Mapping[str, Operation]]  # the operations of its reserved movements, by their ids
+BehindPayment = Callable[[Payment], Mapping[str, Operation]]  # the operations of a payment's reserved movements, by id
 
 
 def operations_behind(lookups: OperationLookups) -> BehindPayment:
@@ -303,8 +304,9 @@ def operations_behind(lookups: OperationLookups) -> BehindPayment:
 
 
 def payment_holds(lookups: RowLookups, operations: Iterable[Operation], behind: BehindPayment) -> dict[str, IntentHold]:
-    """What the payments of these operations say to another payment of their intent. One without a row says nothing. A
-    movement that an expired lease ended says nothing either, although its payment was not written by that."""
+    """Whether the payments of these operations hold their intent, by operation id. An operation whose payment has no
+    row is left out. A reserved movement does not count if an expired lease has ended its operation. The payment's row
+    does not show that yet, so the operations are read too."""
     holds: dict[str, IntentHold] = {}
     for operation in operations:
         if not operation.payment or not operation.kind.pays:
@@ -320,7 +322,7 @@ def payment_holds(lookups: RowLookups, operations: Iterable[Operation], behind: 
 
 @record
 class PaymentTarget:
-    """The payment that a call acts on, and the operation that would start, as that payment makes it."""
+    """The payment that a call acts on, and the operation that would start, with the fields that the payment adds."""
 
     fresh: Operation
     payment: Payment | None = None
@@ -328,8 +330,8 @@ class PaymentTarget:
 
 
 def target_of(request: ClaimRequest, lookups: RowLookups) -> PaymentTarget:
-    """The payment that the call acts on. One that nobody has seen is made under the name that the call gives it, with
-    unknown numbers. A step has the intent of its payment, if it names none itself."""
+    """The payment that the call acts on. If the journal does not know it, it is created under the name in the call,
+    with unknown numbers. A step gets the intent of its payment if it names none itself."""
     fresh, name = request.fresh, request.payment.acts_on
     if request.payment.intent is not None:
         fresh = fresh.changed(object_intent=request.payment.intent)
@@ -355,13 +357,13 @@ def target_of(request: ClaimRequest, lookups: RowLookups) -> PaymentTarget:
 
 @record
 class PaymentWrite:
-    """What a change of an operation makes of its payment."""
+    """An operation's change and the change of its payment that follows from it."""
 
-    operation: Operation  # with its payment, and an incident that opens with it
+    operation: Operation  # with its payment's id, and with the incident that the change opens, if any
     payment: Payment
     rows: tuple[LedgerRow, ...] = ()
     posting: Posting | None = None
-    elsewhere: bool = False  # the posting is of a movement that no call of ours made
+    elsewhere: bool = False  # no call of ours made the movement of the posting
     note: str = ""
 
 
@@ -372,7 +374,7 @@ def plan_payment(
     never fails the record: the evidence is recorded without it. `forgotten_at`: the time of the change, if the journal
     may have forgotten movements of the payment."""
     own = payment_by_id(lookups, operation.payment)
-    own_id = operation.payment if own is None else own.payment.id  # another one, if it turned out to be that
+    own_id = operation.payment if own is None else own.payment.id  # another id if the payment was merged into another
     free, taken, unlinked = _split_names(own_id, shown, lookups)
     merged: tuple[LedgerRow, ...] = ()
     note = ""
@@ -410,8 +412,8 @@ _TakenNames = tuple[tuple[PaymentName, FoundPayment], ...]
 def _split_names(
     payment_id: str, shown: ShownBalance, lookups: RowLookups
 ) -> tuple[tuple[PaymentName, ...], _TakenNames, tuple[str, ...]]:
-    """The names that are the payment's, or free; those that belong to another payment; the keys of those without a
-    row."""
+    """Three groups: the names that belong to this payment or to none, the names that belong to another payment, and the
+    keys of names that have no row yet."""
     free: tuple[PaymentName, ...] = ()
     taken: _TakenNames = ()
     unlinked: tuple[str, ...] = ()
@@ -428,9 +430,9 @@ def _split_names(
 
 
 def _is_same_payment(own: FoundPayment | None, other: FoundPayment, shown: ShownBalance) -> bool:
-    """Whether two payments that show one name are one: an operation that makes the object shows it after a step has
-    acted on it, or a follow-up named the payment otherwise than the operation that made it. Two operations that each
-    make an object are two."""
+    """Whether two payments that show the same name are one payment. They are if the operation that creates the object
+    shows its name only after a step has acted on it, or if a follow-up used another name than the operation that
+    created the payment. Two operations that each create an object are two payments."""
     if own is None:
         return not (shown.creates and other.payment.created)
     made_by_name = not own.payment.created and not own.payment.paid and not own.payment.elsewhere
@@ -440,7 +442,7 @@ def _is_same_payment(own: FoundPayment | None, other: FoundPayment, shown: Shown
 def _rows_of_merged(
     own: FoundPayment, other_id: str, lookups: RowLookups, operation: Operation
 ) -> tuple[LedgerRow, ...]:
-    """Links in the place of the payment that turned out to be the other one."""
+    """The links that replace the rows of a payment that is merged into the other one."""
     target = f"@{payment_key(other_id)}"
     names = (name_key(operation.provider_in_keys, operation.account, name) for name in own.payment.names)
     links = [own.row, *(row for key in names if (row := lookups.row(key)) is not None)]
@@ -448,7 +450,7 @@ def _rows_of_merged(
 
 
 def _without_reference(operation: Operation, taken: _TakenNames) -> Operation:
-    """The operation without a reference that belongs to another payment. An incident, if both claim the effect."""
+    """The operation without a reference that belongs to another payment. If both have paid, an incident opens."""
     both_paid = operation.kind.pays and operation.state is State.SUCCEEDED and taken[0][1].payment.paid
     is_taken = operation.reference in {name.name for name, _ in taken}
     reference = None if is_taken else operation.reference
@@ -460,7 +462,8 @@ def _without_reference(operation: Operation, taken: _TakenNames) -> Operation:
 
 
 def _other_payment(payment: Payment, operation: Operation) -> OtherPayment:
-    """A payment as the incident of an operation names it, with what it had: captured, if that was to be refunded."""
+    """The payment, as an operation's incident names it. Its amount is the captured one if the operation refunds, and
+    the authorised one otherwise."""
     refunds = operation.kind in {OperationKind.REFUND, OperationKind.REVERSAL}
     had = payment.captured if refunds else payment.authorised
     money = Money(had, payment.currency) if had is not None and payment.currency else None

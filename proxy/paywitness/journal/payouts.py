@@ -1,8 +1,8 @@
-"""Caps and approvals of payouts as ledger rows, and what a claim or a change makes of them. Pure.
+"""Caps and approvals of payouts as ledger rows, and how a claim or a change moves them. Pure.
 
-A cap is one row for each scope: the newest window in which it was used, and what was spent in it. An approval is one
-row, and one further row lists those that wait for an operator. Every store runs these functions between its read and
-its write, as it does those of `claim_plan` and `transitions`.
+A cap has one row for each scope: the newest window in which it was used, and the amount spent in that window. Each
+approval has one row, and one further row lists the approvals that wait for an operator. Every store runs these
+functions between its read and its write, as it does those of `claim_plan` and `transitions`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from paywitness.core.record import record
 from paywitness.journal.base import LedgerRow
 from paywitness.journal.ledger import RowLookups
 
-WAITING_MAX = 500  # requests that are listed; an older one can still be approved by its id
-REQUEST_KEPT_S = 30 * 86_400.0  # a request that nobody approved; a repeat of its call asks anew
+WAITING_MAX = 500  # requests on the list; an older one can still be approved by its id
+REQUEST_KEPT_S = 30 * 86_400.0  # for a request that nobody approved; after that a duplicate call makes a new request
 
 _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 _decode = json.JSONDecoder().decode
@@ -50,7 +50,7 @@ def cap_count(row: LedgerRow | None) -> CapCount | None:
 
 
 class _Counts:
-    """What caps have counted, with changes that are not written yet."""
+    """The counts of caps, with changes that are not written yet."""
 
     def __init__(self, lookups: RowLookups) -> None:
         self._lookups = lookups
@@ -72,7 +72,7 @@ class _Counts:
             self.counts[key] = count.changed(window, minor_units)
 
     def rows(self) -> tuple[LedgerRow, ...]:
-        """Those that are to be written."""
+        """The rows of the counts that have changed."""
         rows = []
         for key, count in self.counts.items():
             row = self._found[key]
@@ -83,7 +83,7 @@ class _Counts:
 
 
 def rows_of_change(operation: Operation, minor_units: int, lookups: RowLookups) -> tuple[LedgerRow, ...]:
-    """The rows to be written with a change that moves what the operation's caps count by so much."""
+    """The rows to be written with a change that moves the counts of the operation's caps by this amount."""
     counts = _Counts(lookups)
     counts.change(operation, minor_units)
     return counts.rows()
@@ -92,7 +92,7 @@ def rows_of_change(operation: Operation, minor_units: int, lookups: RowLookups) 
 def rows_of_writes(
     stored: Iterable[Operation], written: Iterable[Operation], lookups: RowLookups
 ) -> tuple[LedgerRow, ...]:
-    """The rows to be written with operations that are written over what was stored of them."""
+    """The rows to be written with operations that are written over their stored versions."""
     before = {operation.id: operation for operation in stored if operation.caps}
     return rows_of_changes([(before[after.id], after) for after in written if after.id in before], lookups)
 
@@ -100,7 +100,7 @@ def rows_of_writes(
 def rows_of_changes(
     changes: Iterable[tuple[Operation | None, Operation]], lookups: RowLookups
 ) -> tuple[LedgerRow, ...]:
-    """The rows to be written with several changes, each from what was stored to what shall be."""
+    """The rows to be written with several changes, each a pair: the stored operation and the new one."""
     counts = _Counts(lookups)
     for before, after in changes:
         counts.change(after, spent_change(before, after))
@@ -160,12 +160,12 @@ def approval_row(approval: Approval, before: LedgerRow | None) -> LedgerRow:
 
 
 def waiting_ids(row: LedgerRow | None) -> list[tuple[str, float]]:
-    """The requests that are listed, oldest first, each with the time of its request."""
+    """The ids of the requests on the list, oldest first, each with the time of its request."""
     return [] if row is None else [(each[0], each[1]) for each in _decode(row.text)]
 
 
 def _waiting_row(before: LedgerRow | None, approval: Approval, *, listed: bool) -> LedgerRow | None:
-    """The list with the request, or without it; None if that is how it stands."""
+    """The row of the list with the request, or without it. None: the list is so already."""
     kept = waiting_ids(before)
     after = [each for each in kept if each[0] != approval.terms.id]
     if listed:
@@ -182,10 +182,10 @@ def _waiting_row(before: LedgerRow | None, approval: Approval, *, listed: bool) 
 
 @record
 class PayoutPlan:
-    """What the rules of payouts say to a claim that nothing else keeps from starting."""
+    """The verdict of the payout rules on a claim that may start otherwise."""
 
     verdict: ClaimVerdict  # OWNED: it may start
-    rows: tuple[LedgerRow, ...] = ()  # without those of the caps
+    rows: tuple[LedgerRow, ...] = ()  # without the rows of caps
     refusal: PayoutRefusal | None = None
     caps: tuple[str, ...] = ()
     note: str = ""  # for the timeline
@@ -194,8 +194,8 @@ class PayoutPlan:
 def plan_payout(
     request: ClaimRequest, changes: Iterable[tuple[Operation | None, Operation]], now: float, lookups: RowLookups
 ) -> PayoutPlan:
-    """Whether the payout may start: first its caps, then its approval. `changes` are written before it: what they give
-    back may be used."""
+    """Whether the payout may start: first its caps, then its approval. `changes` are written before it, so an amount
+    that they give back to a cap may be used."""
     claim, fresh = request.payout, request.fresh
     if claim is None:
         return PayoutPlan(ClaimVerdict.OWNED)

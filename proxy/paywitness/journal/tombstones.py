@@ -1,12 +1,13 @@
-"""What becomes of operations that ended long ago, pure: tombstones, which answer 410, so that an old key never executes
-again silently.
+"""Operations that ended long ago become tombstones. A call with the key of a tombstone gets a 410, so that an old key
+never silently executes again. Pure.
 
-An operation whose customer never acted goes in the same way, as long after its last inquiry, unless it holds its
-intent. It may still be paid: the ledger keeps its names, so that a later webhook event of it is noticed.
+An operation whose customer never acted is retired in the same way, after the same time since its last inquiry, unless
+it holds its intent. It may still be paid. So the ledger keeps its names, and a later webhook event about it is noticed.
 
-An operation that fell back goes together with its fallback, under that one's outcome: its key answers so for ever.
+An operation that fell back is retired together with its fallback, and its tombstone has the fallback's outcome. So its
+key gives the same answer for ever.
 
-The ledger keeps more: of a paid intent or payout reference, which retired operations have paid it.
+The ledger also keeps, for each paid intent or payout reference, which retired operations have paid it.
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ from paywitness.journal.ledger import BehindPayment, RowLookups, intent_key, pay
 _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 _decode = json.JSONDecoder().decode
 
-REMEMBERED_MAX = 20  # payments of one intent that are kept in mind; the newest
+REMEMBERED_MAX = 20  # retired payments of one intent that the ledger keeps; the newest
 
 
 def may_retire(operation: Operation, ended_before: float) -> bool:
-    """Whether it is over for good, or abandoned by its customer: never what is open, disputed or held."""
+    """Whether the operation may be retired: it is over for good, or its customer has abandoned it. An operation that is
+    open, disputed or under a lease stays."""
     if operation.incident is not None or operation.lease is not None:
         return False
     if operation.state.ended:
@@ -46,7 +48,7 @@ def may_retire(operation: Operation, ended_before: float) -> bool:
 def retired_together(
     operation: Operation, by_id: Callable[[str], Operation | None], may_go: Callable[[Operation], bool]
 ) -> list[Operation]:
-    """The operation and those that it stands for as their fallback, as far as they may go too."""
+    """The operation, and the operations that fell back to it, as far as they may be retired too."""
     together = [operation]
     while (earlier := together[-1].fallback_of) is not None and len(together) <= FALLBACKS_MAX:
         first = by_id(earlier)
@@ -57,8 +59,8 @@ def retired_together(
 
 
 def tombstones_of(operation: Operation, aliases: Iterable[Alias], last: Operation) -> list[Tombstone]:
-    """What is left of an operation: of its key, and of every key that was given its answer. `last` is its fallback, or
-    itself."""
+    """The tombstones of an operation: one for its key, and one for each key that got its reply. `last` is the
+    operation's fallback, or the operation itself."""
     tombstone = Tombstone(
         key=operation.key,
         operation_id=operation.id,
@@ -74,12 +76,13 @@ def tombstones_of(operation: Operation, aliases: Iterable[Alias], last: Operatio
     return [tombstone, *(replace(tombstone, key=alias.key, client_key=alias.client_key) for alias in given)]
 
 
-# --- What the ledger keeps of retired operations
+# --- Ledger rows of retired operations
 
 
 def keys_kept_of(operation: Operation) -> tuple[str, ...]:
-    """The rows that are written when an operation is retired: for its intent or payout reference if that must not be
-    paid again, and for its names if its customer never acted, for it may still be paid."""
+    """The keys of the rows that are written when an operation is retired. There is one for its intent or payout
+    reference if that must not be paid again. If its customer never acted there is one for each of its names, because it
+    may still be paid."""
     guard = operation.guard
     if operation.abandoned:
         named = [(MatchKey.CLIENT_KEY, operation.client_key), (MatchKey.PROVIDER_KEY, operation.provider_key)]
@@ -92,24 +95,25 @@ def keys_kept_of(operation: Operation) -> tuple[str, ...]:
 
 
 def row_kept_of(operation: Operation, key: str, before: LedgerRow | None) -> LedgerRow:
-    """The row under one of `keys_kept_of`, over the one that was there."""
+    """The new row under one of `keys_kept_of`, over the version before."""
     if operation.abandoned:
         return LedgerRow(key, 1 if before is None else before.version + 1, _encode([operation.id]))
     return remembered_row(operation, before)
 
 
 def abandoned_key(kind: MatchKey, provider: str, account: str, name: str) -> str:
-    """Under which a name of a retired operation is kept whose customer never acted. Of an intent: its guard."""
+    """The key of the row for one name of a retired operation whose customer never acted. For an intent the name is the
+    guard's value."""
     return f"w:{kind}:{name_key(provider, account, name).removeprefix('n:')}"
 
 
 def abandoned_operation(row: LedgerRow) -> str:
-    """The id of the operation that a row under an `abandoned_key` is about."""
+    """The operation's id in a row under an `abandoned_key`."""
     return str(_decode(row.text)[0])
 
 
 def remembered_row(operation: Operation, before: LedgerRow | None) -> LedgerRow:
-    """What stays of an operation's intent or payout reference when the operation is retired."""
+    """The row that keeps an operation's intent or payout reference when the operation is retired."""
     entries = [] if before is None else _decode(before.text)
     if [operation.id, operation.payment] not in [entry[:2] for entry in entries]:
         entries = [*entries, [operation.id, operation.payment, *maker_to_value(maker_of(operation))]]
@@ -120,7 +124,7 @@ def remembered_row(operation: Operation, before: LedgerRow | None) -> LedgerRow:
 
 @record
 class RememberedPayment:
-    """A retired operation that paid an intent, and its payment; empty: none is kept."""
+    """A retired operation that paid an intent, and the id of its payment. Empty id: the payment is not kept."""
 
     operation_id: str
     payment_id: str
@@ -128,18 +132,18 @@ class RememberedPayment:
 
 
 def maker_to_value(maker: Maker) -> tuple[str, str, str, str]:
-    """As it stands in rows. Those that an earlier release wrote have none."""
+    """The maker's fields as rows store them. Rows of earlier releases have none."""
     return (maker.provider, maker.account, maker.credential, maker.named_account)
 
 
 def remembered_payments(row: LedgerRow) -> tuple[RememberedPayment, ...]:
-    """What is kept of the retired payments of an intent, oldest first."""
+    """The retired payments of an intent that are kept, oldest first."""
     return tuple(RememberedPayment(entry[0], entry[1], Maker(*entry[2:6])) for entry in _decode(row.text))
 
 
 def remembered_payer(row: LedgerRow, lookups: RowLookups, behind: BehindPayment) -> RememberedPayment | None:
-    """The retired operation that paid the intent, or the payout reference, and was not given back. `row` is that of the
-    `intent_key`."""
+    """The retired operation that paid the intent or the payout reference, and was not refunded. `row` is the one under
+    the `intent_key`."""
     for remembered in reversed(remembered_payments(row)):
         found = payment_by_id(lookups, remembered.payment_id) if remembered.payment_id else None
         if found is None:

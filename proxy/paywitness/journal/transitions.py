@@ -1,7 +1,8 @@
-"""What a record, an expired lease, a taken or renewed lease, an expedited due time or a cursor lease makes of the
-stored row. Pure: `now` and the stored operation are passed in; nothing here reads a clock or a store. Every store
-runs these functions, and those of `claim_plan`, between its read and its write, so stores cannot disagree. Claims
-and fallbacks belong in `claim_plan`; tombstones in `tombstones`.
+"""The new row after a record, an expired lease, a taken or renewed lease, an expedited due time or a cursor lease.
+
+Pure: `now` and the stored operation are passed in; nothing here reads a clock or a store. Every store runs these
+functions, and those of `claim_plan`, between its read and its write, so stores cannot disagree. Claims belong in
+`claim_plan`, fallbacks in `fallback_plan`, tombstones in `tombstones`.
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ from paywitness.repeated_lines import repeats
 
 _log = logging.getLogger("paywitness.journal")
 
-GUARDED_MAX = 50  # operations looked at under one guard: a paid intent has one, an argued one a few
-GUARDED_BEFORE_MAX = 20 * GUARDED_MAX  # of those before them that are more than paid
-EXPIRED_LEASES_MAX = 1_000  # acted upon in one call: a start after a crash must not hold up the first claims for long
-HISTORY_MAX = 1_000  # entries told of one operation
+GUARDED_MAX = 50  # newest operations that are read under one guard; a paid intent has one, a disputed one a few
+GUARDED_BEFORE_MAX = 20 * GUARDED_MAX  # of the older ones, how many that are more than paid are read
+EXPIRED_LEASES_MAX = 1_000  # acted upon in one call: a start after a crash must not delay the first claims for long
+HISTORY_MAX = 1_000  # entries returned of one operation
 LISTING_MAX = 500  # operations listed in one call
-ACCEPTANCE_REFRESH_S = 60.0  # saves a write with every success; which of two in use is newest hardly matters
+# An acceptance younger than this is not written again, which saves a write with every success. It hardly matters which
+# of two credentials in use is the newest.
+ACCEPTANCE_REFRESH_S = 60.0
 
 WRONG_IDENTITY_SECRET = (
     "the journal was written under another identity secret: start with that one (PAYWITNESS_IDENTITY_SECRET), or give "
@@ -42,19 +45,19 @@ WRONG_IDENTITY_SECRET = (
 
 
 class WallClock(Protocol):
-    """All that a journal asks of a clock."""
+    """The clock that a journal needs."""
 
     def now(self) -> float: ...
 
 
 class JournalTime:
-    """The journal's own time: the clock's, except that it never goes back, not even across a restart. If the clock was
-    set back, the journal's time goes on at half its pace until the clock has caught up: nothing that is due waits for
-    days, and dates become right again."""
+    """The journal's own time. It follows the clock, except that it never goes back, not even across a restart. If the
+    clock was set back, the journal's time advances at half pace until the clock has caught up. So no due operation
+    waits for days, and dates become right again."""
 
     def __init__(self, clock: WallClock, latest_at: float = 0.0) -> None:
         self._clock = clock
-        self._behind_at: float | None = None  # what the clock said last while it was behind
+        self._behind_at: float | None = None  # the last reading of the clock while it was behind
         self.latest_at = latest_at
 
     def now(self) -> float:
@@ -70,7 +73,7 @@ class JournalTime:
 
 @record
 class OperationWrite:
-    """An operation as it now stands and the entry that tells how it came so: written together or not at all."""
+    """An operation as it shall be stored, and the history entry of the change: written together or not at all."""
 
     operation: Operation
     entry: HistoryEntry
@@ -78,7 +81,8 @@ class OperationWrite:
 
 
 def expired_lease_writes(operations: Iterable[Operation], now: float) -> list[OperationWrite]:
-    """The operations after their holders are gone. One that cannot be acted upon does not keep the others waiting."""
+    """The writes for operations whose leases have expired. An operation that cannot take the transition is logged and
+    left out, so that it does not block the others."""
     acted_upon = []
     for operation in operations:
         try:
@@ -90,7 +94,7 @@ def expired_lease_writes(operations: Iterable[Operation], now: float) -> list[Op
 
 
 def lease_end_write(before: Operation, dropped: Operation, now: float) -> OperationWrite:
-    """The operation after its holder is gone: `dropped`, as it is to be written."""
+    """The write of `dropped`: the operation after its lease has expired."""
     advanced = dropped.state is not before.state or dropped.attempt_under_way is not before.attempt_under_way
     events = (Event.LEASE_EXPIRED.value,) if advanced else ()
     operation = dropped.changed(
@@ -105,8 +109,9 @@ def lease_end_write(before: Operation, dropped: Operation, now: float) -> Operat
 
 
 def needs_duplicate_check(change: OperationChange) -> bool:
-    """Whether the change shows a payment of an intent: then another one before it is an incident. Also of one that had
-    failed, and whose intent was then paid otherwise: by a fallback, say."""
+    """Whether the change shows that an intent was paid. If another operation has paid the same intent, that is an
+    incident. This includes an operation that had failed and turns out to have paid: another one, a fallback for
+    example, may have paid the intent meanwhile."""
     operation = change.operation
     guard = operation.guard
     first_time = operation.state is State.SUCCEEDED and operation.ended_at is None
@@ -116,14 +121,14 @@ def needs_duplicate_check(change: OperationChange) -> bool:
 
 @record
 class RecordPlan:
-    """A change of an operation and of its payment: written together or not at all."""
+    """A change of an operation and of its payment, written together or not at all."""
 
     write: OperationWrite
     rows: tuple[LedgerRow, ...] = ()
 
 
 class RecordLookups(OperationLookups, Protocol):
-    """What a record may look up."""
+    """The look-ups of a record."""
 
     def guarded(self, guard: str) -> tuple[Operation, ...]: ...
 
@@ -135,8 +140,9 @@ def plan_record(
     lookups: RecordLookups,
     guarded: Iterable[Operation] = (),
 ) -> RecordPlan:
-    """The change as it is to be written, with what it makes of the operation's payment. `stored_lease` is what the
-    journal holds, if `needs_stored_lease`; `guarded` what stands under the same guard, if `needs_duplicate_check`."""
+    """The change as it is to be written, together with the change of the operation's payment. `stored_lease`: the lease
+    in the journal, if `needs_stored_lease`. `guarded`: the operations under the same guard, if
+    `needs_duplicate_check`."""
     paying = [first for first in guarded if first.id != change.operation.id] if guarded else []
     standing = _not_given_back(paying, lookups) if paying else paying
     if change.shown is None or not change.operation.payment:
@@ -161,15 +167,15 @@ def plan_record(
 
 
 def needs_intent(change: OperationChange) -> bool:
-    """Whether the change must also be held against the other payments of the intent: what was given back, and freed the
-    intent, was taken back."""
+    """Whether the change must also be compared with the other payments of the intent. It must if the provider returned
+    a follow-up: a refund that had freed the intent no longer counts."""
     operation = change.operation
     return change.shown is not None and operation.kind in FOLLOW_UPS and operation.result_class is ResultClass.RETURNED
 
 
 def _after_return(operation: Operation, payment: Payment, lookups: RecordLookups) -> Operation:
-    """The operation after the provider took its movement back. If the intent was freed by it and paid again, the intent
-    is paid twice."""
+    """The operation after the provider returned its movement. If the movement had freed the intent, and another
+    operation has paid the intent since, the intent is paid twice."""
     intent = payment.intent
     if intent is None or hold_of_payment(payment) in {IntentHold.FREE, IntentHold.REFUNDED}:
         return operation
@@ -183,7 +189,7 @@ def _paid_twice(operation: Operation, other: Operation) -> Operation:
 
 
 def _not_given_back(paying: list[Operation], lookups: OperationLookups) -> list[Operation]:
-    """Those whose payments still stand: what was paid and given back is no second payment."""
+    """The operations whose payments were not refunded: a refunded payment is no second payment."""
     holds = payment_holds(lookups, paying, operations_behind(lookups))
     return [first for first in paying if holds.get(first.id, IntentHold.PAID) is not IntentHold.REFUNDED]
 
@@ -208,7 +214,7 @@ def _with_word(announcement: Announcement | None, operation: Operation, word: An
 def record_write(
     change: OperationChange, stored_lease: Lease | None, now: float, guarded: Iterable[Operation] = ()
 ) -> OperationWrite:
-    """The change of the operation alone, as it is to be written."""
+    """The write of the operation alone, without its payment."""
     operation = change.operation
     announcement, note = change.announcement, change.note
     twin = next((first for first in guarded if is_duplicate_success(first, operation)), None) if guarded else None
@@ -218,12 +224,12 @@ def record_write(
         note = f"{note}; {twin.id} paid the same intent" if note else f"{twin.id} paid the same intent"
     is_being_sent = _is_being_sent(operation)
     if operation.lease is None:
-        # Evidence of an earlier attempt does not take the lease from whoever is sending a later one.
+        # Evidence about an earlier attempt does not take the lease from the sidecar that is sending a later one.
         lease = stored_lease if is_being_sent else None
     else:
         lease = _lease_after(change, operation.lease, stored_lease, now)
     if lease is None and is_being_sent:
-        # No lease could ever expire, so nobody would ever act upon it.
+        # Without a lease nothing could expire, so no sidecar would ever act upon the operation.
         raise IllegalTransition(f"{operation.id}: an attempt is under way in {operation.state}, and nobody holds it")
     after = operation.changed(
         version=operation.version + 1,
@@ -251,7 +257,7 @@ def record_write(
     return OperationWrite(after, entry, change.erase_request or after.state.ended)
 
 
-# What an operation is, as opposed to how it stands: written once, with its claim.
+# The fields that identify an operation, as opposed to its state: written once, with its claim.
 IDENTITY_FIELDS = (
     *("id", "key", "generation", "provider", "operation", "kind", "account", "client_key", "key_source"),
     *("key_names_purchase", "provider_key", "fingerprint", "ignore", "request_hash", "credential", "upstream"),
@@ -263,7 +269,7 @@ IDENTITY_FIELDS = (
 
 
 def needs_stored_lease(change: OperationChange) -> bool:
-    """Whether the change does not say by itself what the lease shall be."""
+    """Whether the new lease depends on the stored one."""
     if change.operation.lease is None:
         return _is_being_sent(change.operation)
     return change.lease_s is None
@@ -273,8 +279,9 @@ def _lease_after(change: OperationChange, lease: Lease, stored: Lease | None, no
     if change.lease_s is not None:
         return Lease(lease.token, now + change.lease_s)
     if stored is not None and stored.token == lease.token:
-        # A renewal moves the end without a new version. Whoever read it earlier, a webhook say, must not move it back:
-        # the holder would go on sending under a lease that the journal believes is over.
+        # A renewal moves the end without a new version. A writer that read the operation before the renewal, say for a
+        # webhook event, must not move the end back: the holder would go on sending under a lease that the journal takes
+        # for expired.
         return Lease(lease.token, max(stored.until_at, lease.until_at))
     return lease
 
@@ -284,7 +291,7 @@ def _is_being_sent(operation: Operation) -> bool:
 
 
 def lease_write(stored: Operation, token: str, lease_s: float, now: float) -> OperationWrite:
-    """The operation, held by the resolver that asks. StaleWrite if somebody holds it, or if nothing is to be done."""
+    """The write that gives the resolver a lease. Raises StaleWrite if the operation has a lease, or needs no work."""
     if stored.lease is not None or stored.state not in LEASABLE_STATES:
         raise StaleWrite(f"{stored.id} is held, or nothing is to be done for it: {stored.state}")
     operation = stored.changed(version=stored.version + 1, updated_at=now, lease=Lease(token, now + lease_s))
@@ -292,16 +299,17 @@ def lease_write(stored: Operation, token: str, lease_s: float, now: float) -> Op
 
 
 def lease_due_writes(due: Iterable[Operation], token: str, lease_s: float, now: float) -> list[OperationWrite]:
-    """Operations that are due and that nobody holds, held by whoever took them."""
+    """The writes that give the token a lease on each of these due operations."""
     return [lease_write(operation, token, lease_s, now) for operation in due]
 
 
-# What somebody may hold to ask or to re-send: all that is open and not being sent by its first holder.
+# States in which a resolver may lease an operation, to inquire or to re-send: open, and not being sent for its caller.
 LEASABLE_STATES = frozenset({State.UNKNOWN, State.REQUIRES_REVIEW, State.PENDING, State.REQUIRES_ACTION})
 
 
 def renewed_lease(stored: Lease | None, token: str | None, lease_s: float, now: float) -> Lease | None:
-    """The lengthened lease, or None where the token does not hold it any more. No new version: nothing became true."""
+    """The lengthened lease, or None if the token does not hold it any more. The operation's version stays, because no
+    fact about it has changed."""
     if stored is None or stored.token != token or stored.until_at <= now:
         return None
     return Lease(stored.token, max(stored.until_at, now + lease_s))
@@ -309,7 +317,8 @@ def renewed_lease(stored: Lease | None, token: str | None, lease_s: float, now: 
 
 @record
 class AcceptedCredential:
-    """When the provider accepted a credential for an account, as far as it is written, and whether it is kept."""
+    """When the provider last accepted a credential for an account, as the journal has it, and whether the sealed
+    credential is stored."""
 
     at: float
     sealed: bool
@@ -318,7 +327,7 @@ class AcceptedCredential:
 def refreshed_acceptance(
     before: AcceptedCredential | None, sealed: bytes | None, now: float
 ) -> AcceptedCredential | None:
-    """What is to be written when a credential is accepted (again); None: what is written will do."""
+    """The row to write when a credential is accepted (again). None: the stored one is good enough."""
     if before is not None and (before.sealed or sealed is None) and now - before.at < ACCEPTANCE_REFRESH_S:
         return None
     return AcceptedCredential(now, sealed is not None or (before is not None and before.sealed))
@@ -336,7 +345,7 @@ def history_entry(operation: Operation, source: str, events: tuple[str, ...], no
 
 
 def matches_query(operation: Operation, query: OperationQuery) -> bool:
-    """Whether the operation is asked for, leaving its keys aside."""
+    """Whether the operation matches the query, apart from the query's `key`."""
     subject = operation.guard.label if operation.guard is not None else ""
     filters = (
         (query.provider, {operation.provider}),
@@ -360,9 +369,9 @@ def matches_query(operation: Operation, query: OperationQuery) -> bool:
 
 # --- Expedited due times
 
-# What only waits for the next look. An action waits for the customer, a review for a person.
+# States that wait only for the next inquiry. `requires_action` waits for the customer, `requires_review` for a person.
 EXPEDITABLE_STATES = frozenset({State.UNKNOWN, State.PENDING})
-EXPEDITE_SCAN_FACTOR = 10  # times the limit: how many are passed by at most, to find those that may be hastened
+EXPEDITE_SCAN_FACTOR = 10  # times the limit: how many operations are read at most, to find those that may be expedited
 _EXPEDITE_MAX = 500  # in one step: about 10 ms of a store's time
 
 
@@ -373,10 +382,12 @@ def bounded_expedite_limit(limit: int) -> int:
 def expedited_due_times(
     waiting: Iterable[tuple[str, State, float]], now: float, within_s: float, limit: int
 ) -> list[tuple[str, float]]:
-    """When to look at which, of those that nobody holds and that are not due yet, earliest first (id, state, due_at).
+    """The new due times, by id. `waiting`: the operations that have no lease and are not due yet, as (id, state,
+    due_at), earliest first.
 
-    The next `limit` of them shall be due within `within_s`, evenly spread. Those that will be by themselves stay, and
-    count: several that ask at the same moment do not ask for more than one of them.
+    The next `limit` of them shall be due within `within_s`, evenly spread. An operation that is due within that time
+    anyway keeps its due time, and counts. So several sidecars that expedite at the same moment move no more operations
+    than one of them would.
     """
     chosen = [(operation_id, due_at) for operation_id, state, due_at in waiting if state in EXPEDITABLE_STATES][:limit]
     return [
@@ -390,10 +401,10 @@ def expedited_due_times(
 
 
 def cursor_lease(stored: Lease | None, token: str, lease_s: float, now: float) -> Lease | None:
-    """The lease after the token asked for it, for the first time or again; None where it may not have it. Zero seconds
-    give it back."""
+    """The cursor's lease after the token takes or lengthens it; None if the token may not have it. A lease of zero
+    seconds gives it back."""
     if stored is not None and (stored.token == token) != (stored.until_at > now):
-        return None  # another's that runs, or its own that has run out
+        return None  # another token's lease still runs, or its own has expired
     return Lease(token, now + lease_s)
 
 

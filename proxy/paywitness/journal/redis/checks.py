@@ -1,5 +1,5 @@
-"""Whether a Redis is fit to hold money: its version, that it writes to disk, that it throws nothing away, and that it
-is one primary. Asked once, when the journal is opened.
+"""Checks whether a Redis is fit to hold money: its version, that it writes to disk, that it evicts nothing, and that it
+is one primary. The checks run once, when the journal is opened.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from paywitness.redis.url import RedisTarget
 _log = logging.getLogger("paywitness.journal")
 
 _VERSION_MIN = (7, 0)
-_SCHEMA = 1  # of the keys: a later version that cannot be read by this one has a higher number
+_SCHEMA = 1  # of the keys; a newer version whose keys this version cannot read has a higher number
 
 _HOW_TO_ASSERT = "add ?assert_persistence=yes to the journal's URL once you have made sure of both by other means"
 
 
 async def check(connection: Connection, target: RedisTarget, level: int) -> None:
-    """Raise JournalUnusable, saying what to change; or an error of redis-py."""
+    """Raise JournalUnusable with the settings to change, or an error of redis-py."""
     problems = [*_server_problems(parse_info(await _execute(connection, "INFO", "server")))]
     if target.persistence_asserted:
         _log.warning("persistence and eviction of the journal's Redis are the operator's word: nobody has looked")
@@ -66,7 +66,7 @@ async def _configuration_problems(connection: Connection) -> list[str]:
 
 async def _check_schema(connection: Connection, target: RedisTarget, level: int) -> None:
     is_new = await _execute(connection, "HSETNX", f"{target.prefix}meta", "schema", str(_SCHEMA))
-    if is_new:  # nobody older has written to it
+    if is_new:  # no older release has written to it
         await _execute(connection, "SET", f"{target.prefix}level", f"{level} 0", "NX")
     schema = int(await _execute(connection, "HGET", f"{target.prefix}meta", "schema"))
     if schema > _SCHEMA:

@@ -1,11 +1,12 @@
 """The fleet's journal: one Redis primary, with replicas and sentinels, shared by any number of sidecars.
 
-Writes ride on one connection, reads on another; whatever waits goes out as one pipeline (`paywitness.redis.pipeline`).
-Every step is one script, or two of which the second writes only over exactly what the first one read (`writer`). The
-rules are those of every store, in Python; the scripts look up, compare and write. Time is Redis' own.
+Writes use one connection, reads another. All waiting commands go out as one pipeline (`paywitness.redis.pipeline`).
+Every step is one script, or two, of which the second writes only if the data is still exactly what the first one read
+(`writer`). The rules are in Python and the same for every store; the scripts look up, compare and write. Time is Redis'
+own.
 
-A call that is not answered in `call_timeout_s` raises JournalUnavailable, and its write may have happened: a claim is
-asked again with its token, a record meets StaleWrite.
+A call that Redis does not answer within `call_timeout_s` raises JournalUnavailable, and its write may have happened. A
+caller repeats a claim with the same token and gets the same answer. A repeated record raises StaleWrite.
 """
 
 from __future__ import annotations
@@ -83,9 +84,9 @@ class RedisJournal(RedisWriter, RedisReader):
         mark_path: Path | None = None,
         level: int = LEVEL,
     ) -> RedisJournal:
-        """Open the journal (`paywitness.redis.url` says how URLs look). Time is Redis' own; a `clock` is for the
-        simulator and tests alone, for no two sidecars' clocks agree. `mark_path`: where what is known of the journal is
-        kept, so that the next start notices a journal that went back. Raises SettingsError for a URL that cannot be
+        """Open the journal. `paywitness.redis.url` describes the URLs. Time is Redis' own; pass a `clock` only in the
+        simulator and in tests, because no two sidecars' clocks agree. `mark_path`: the file that keeps the epoch and
+        time of the journal, so that the next start notices a rollback. Raises SettingsError for a URL that cannot be
         read, JournalUnusable for a Redis that may not hold money, JournalUnavailable for one that does not answer."""
         target = parse_redis_url(url)
         replication = ReplicationStatus(target, JournalMark(mark_path, target) if mark_path is not None else None)
@@ -184,7 +185,7 @@ class RedisJournal(RedisWriter, RedisReader):
         return True
 
     async def close(self) -> None:
-        """Send what waits, then let go of both connections."""
+        """Send the waiting commands, then close both connections."""
         await self._write_pipeline.close()
         await self._read_pipeline.close()
         await asyncio.to_thread(self._replication.close)
@@ -205,22 +206,23 @@ class RedisJournal(RedisWriter, RedisReader):
 
     @property
     def replication_id(self) -> str:
-        """Of the data set, as Redis told it last: another one after a failover, which may have forgotten something."""
+        """The replication id in Redis' last answer. After a failover it is another one, and writes may be lost."""
         return self._replication.replication_id
 
     @property
     def round_trips(self) -> int:
-        """Pipelines written so far, of writes; fewer than calls, where calls came together."""
+        """Pipelines of writes sent so far; fewer than calls if calls came together."""
         return self._write_pipeline.round_trips
 
     @property
     def calls(self) -> int:
-        """Scripts and commands so far, of writes."""
+        """Scripts and commands of writes so far."""
         return self._write_pipeline.calls
 
 
 async def _check_and_load_scripts(target: RedisTarget, replication: ReplicationStatus, level: int) -> str:
-    """Check that it is fit, and teach it the scripts. The number that this journal stores webhook events under."""
+    """Check that Redis is fit to hold the journal, and load the scripts. Returns the number under which this sidecar
+    takes webhook events."""
     connection = await connect_primary(target)
     try:
         await checks.check(connection, target, level)

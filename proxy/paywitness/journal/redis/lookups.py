@@ -1,5 +1,6 @@
-"""What one script looked up for a claim or a change: a `claim_plan.ClaimLookups` over it, so that the rules run in
-Python over what Redis read in one step. What was not looked up is asked for, never guessed.
+"""The look-ups of a claim or a change in Redis. One script reads them in one step, and the rules run in Python over its
+answer, as a `claim_answer.ClaimLookups`. If the rules need a row that the script did not look up, this raises
+NeedsLookup; it never guesses.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from paywitness.redis.connection import Argument
 
 
 class NeedsLookup(Exception):
-    """The rules ask for something that the question did not name."""
+    """The rules need a look-up that was not in the query. `extend` adds it."""
 
     def __init__(self, ask: Callable[[LookupQuery], LookupQuery]) -> None:
         super().__init__("not looked up yet")
@@ -33,7 +34,7 @@ class NeedsLookup(Exception):
 
 @record
 class LookupQuery:
-    """What a script is to look up."""
+    """The look-ups that a script shall make."""
 
     key: str = ""
     guard: str = ""
@@ -56,7 +57,7 @@ class LookupQuery:
 
 
 class RedisLookups:
-    """A `claim_plan.ClaimLookups` of one script's answer."""
+    """A `claim_answer.ClaimLookups` over one script's answer."""
 
     def __init__(self, query: LookupQuery, found: list[Any]) -> None:
         now, self.token, rows, newest, disputed, alias, tombstone, holders, accepted, ledger = found
@@ -76,7 +77,7 @@ class RedisLookups:
         self._holders = [holder.decode() for holder in reversed(holders)]
         self._accepted = {pair for pair, yes in zip(query.credentials, accepted, strict=True) if yes}
 
-    # What a claim looks up.
+    # The look-ups of a claim.
 
     def newest(self, key: str) -> Operation | None:
         return self._operation_at(key, self._newest)
@@ -95,7 +96,7 @@ class RedisLookups:
             return row.operation
         known = self._alias is not None and self._alias.operation_id == operation_id
         if known or operation_id in self.query.ids:
-            return None  # it was looked for, and is not there
+            return None  # the script looked for it, and it does not exist
         raise NeedsLookup(lambda query: replace(query, ids=(*query.ids, operation_id)))
 
     def alias(self, key: str) -> Alias | None:
@@ -118,10 +119,10 @@ class RedisLookups:
             raise NeedsLookup(lambda query: replace(query, guard=guard))  # of the payment that the call acts on
         return tuple(self.rows[holder].operation for holder in self._holders if holder in self.rows)
 
-    # What its answer holds.
+    # For the claim's answer.
 
     def sealed(self, holder: str) -> tuple[bytes | None, bytes | None]:
-        """The holder's request and response."""
+        """The holder's sealed request and response."""
         if holder in self.rows and holder not in self._read_with_sealed:
             raise NeedsLookup(lambda query: replace(query, ids=(*query.ids, holder)))
         row = self.rows.get(holder)
@@ -135,8 +136,8 @@ class RedisLookups:
 
 
 class AssumedLookups:
-    """A `claim_plan.ClaimLookups` of what is assumed: that nothing is known of the key and the guard, and that the rows
-    of the ledger are as they were seen last. The script that writes checks both."""
+    """A `claim_answer.ClaimLookups` of two assumptions: the key and the guard are new, and the ledger rows are as they
+    were last seen. The script that writes checks both."""
 
     def __init__(self, rows: Mapping[str, LedgerRow]) -> None:
         self._rows = rows

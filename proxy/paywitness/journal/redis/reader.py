@@ -1,7 +1,7 @@
 """Look-ups and lists of the Redis journal, on a pipeline of their own, so that no list holds up a claim.
 
-A list follows the index that names the fewest: each source gives ids, newest first, and what is read of them is kept
-where it is asked for.
+A list reads the part of the index that names the fewest operations. Each source gives ids, newest first. The reader
+reads those operations and keeps the ones that match the query.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from paywitness.redis.connection import Argument
 from paywitness.redis.pipeline import LuaScript, RedisPipeline
 
 _PAGE_SIZE = 200
-_SCANNED_MAX = 200_000  # of the newest, for what no index names: an amount, a provider, what succeeded
+# How many of the newest operations a list reads if no index fits: a list by amount, by provider, or of the succeeded.
+_SCANNED_MAX = 200_000
 _ROW_FIELDS = ("n", "v", "t", "u", "f", "m", "s")
 
-_IndexSource = tuple[str, bytes]  # a letter of the index, and the word
+_IndexSource = tuple[str, bytes]  # a letter of the index, and the term
 
 
 class RedisReader:
-    """What a `Journal` only reads."""
+    """The methods of a `Journal` that only read."""
 
     def __init__(self, pipeline: RedisPipeline, prefix: str) -> None:
         self._read_pipeline = pipeline
@@ -81,7 +82,7 @@ class RedisReader:
     async def doubt_counts(self) -> tuple[DoubtCount, ...]:
         doubts: dict[bytes, bytes] = {}
         position = b"0"
-        while True:  # a field may be told twice, never left out
+        while True:  # HSCAN may return a field twice, but leaves none out
             position, found = await self._read_pipeline.execute("HSCAN", self.key("doubts"), position, "COUNT", 1_000)
             doubts.update(zip(found[::2], found[1::2], strict=True))
             if position == b"0":
@@ -129,11 +130,11 @@ class RedisReader:
         index, term = source
         if index == "id":
             yield [term.decode("utf-8", "surrogatepass")]
-        elif index == "leases":  # what is being sent is always held
+        elif index == "leases":  # an operation that is being sent always has a lease
             members = await self._read_pipeline.execute("ZRANGE", self.key("leases"), 0, -1)
             for page in _pages(sorted((member[13:].decode() for member in members), reverse=True)):
                 yield page
-        elif index in "gk":  # not in the order of ids; few
+        elif index in "gk":  # not in the order of ids; only a few
             low, high = term + b"\0", term + b"\0\xff"
             members = await self._read_pipeline.execute("ZRANGEBYLEX", self.key(f"x:{index}"), b"[" + low, b"[" + high)
             for page in _pages(sorted({_id_of_member(member) for member in members}, reverse=True)):
@@ -163,7 +164,7 @@ def _id_of_member(member: bytes) -> str:
 
 
 def index_sources(query: OperationQuery) -> list[_IndexSource]:
-    """Which parts of the index together name everything that is listed: those that name the fewest."""
+    """The parts of the index that together name every operation to list, and as few others as possible."""
     if query.stamp is not None:
         return [("id", query.stamp.encode("utf-8", "surrogatepass")), ("m", index_term(query.stamp))]
     if query.key is not None:
@@ -183,7 +184,8 @@ def index_sources(query: OperationQuery) -> list[_IndexSource]:
 
 
 def _matches_key(operation: Operation, source: _IndexSource, query: OperationQuery) -> bool:
-    """Whether it is asked for by its own key, where a key is asked for: an alias names it by another's."""
+    """Whether the operation itself has the key in the query, if there is one. An operation that was found by an alias
+    always matches, because the alias has another key."""
     index, _ = source
     return query.key is None or index == "k" or query.key in {operation.client_key, operation.provider_key}
 

@@ -1,16 +1,16 @@
-"""What the journal's Redis is to its replicas, and whether it came back as another one, and forgot something.
+"""The replicas of the journal's Redis, and how the sidecar detects that Redis has lost writes.
 
-- Once a replica was seen, one must have a write before anything is sent on the strength of it: a primary that was cut
-  off from its replicas must not go on alone. The journal itself remembers that, for sidecars that start while it is so.
-  One that has been idle since before they joined is told by it with its next write.
-- Another replication id is another history. A replica that was promoted may lack what the primary had acknowledged, a
-  Redis that started again what was not yet on its disk. The journal remembers the id it was written under, so that also
-  a sidecar that starts afterwards notices.
-- A Redis may also lose its keys, or get older ones back, without another id (FLUSHALL, an older file loaded in place).
-  The journal has an **epoch**, and each answer tells its time: every step says which epoch and time it knows, and its
-  script fails if the journal is not that one any more. `JournalMark` keeps both for the next start of this sidecar.
-- Not every other id means that: a running primary takes one when its first replica joins, and when its last one has
-  been away for an hour. It is the same process then, and has taken over from nobody.
+- Once a sidecar has seen a replica, a replica must have a write before the engine sends because of it: a primary that
+  was cut off from its replicas must not go on alone. The journal stores this rule. So a sidecar that starts without
+  replicas in sight also knows it, and a sidecar that was idle when they joined learns it with its next write.
+- Another replication id means another history. A promoted replica may lack writes that the old primary had
+  acknowledged. A Redis that has started again may lack writes that were not yet on its disk. The journal stores the id
+  under which it was written, so that a sidecar that starts afterwards notices too.
+- A Redis may also lose its keys, or get older ones back, under the same id (FLUSHALL, an older file loaded in place).
+  So the journal has an **epoch**, and each answer has its time. Every step names the epoch and time that it knows, and
+  its script fails if the journal is not that one any more. `JournalMark` keeps both for the next start of this sidecar.
+- Not every new id means lost writes. A running primary takes a new one when its first replica joins, and when its last
+  replica has been away for an hour. It is the same process then, and has not taken over from another.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _log = logging.getLogger("paywitness.journal")
 
 
 class JournalForgot(JournalUnavailable):
-    """The journal is not the one that we know. What was asked of it was not done."""
+    """The journal is not the one that we know: it has lost data. The script has done nothing."""
 
 
 _LOST = re.compile(r"JOURNALLOST (\w+)")
@@ -53,7 +53,8 @@ _MARK_EVERY_S = 1.0
 
 
 class JournalMark:
-    """What this sidecar knows of its journal, in a small local file: a start notices a journal that went back."""
+    """The epoch and time that this sidecar knows of its journal, in a small local file. With it a start notices that
+    the journal was rolled back."""
 
     def __init__(self, path: Path, target: RedisTarget) -> None:
         self._path = path
@@ -61,7 +62,7 @@ class JournalMark:
         self._stored_mono = 0.0
 
     def read(self) -> tuple[str, str] | None:
-        """Epoch and time. None: nothing is remembered of this journal."""
+        """The epoch and time. None: the file has none for this journal."""
         try:
             journal, epoch, mark = self._path.read_text("ascii").split()
             return (epoch, mark) if journal == self._journal and epoch.isalnum() and float(mark) >= 0 else None
@@ -69,7 +70,8 @@ class JournalMark:
             return None
 
     def store_soon(self, epoch: str, mark: str) -> None:
-        """Now and then, off the event loop: a little less than the latest is enough to notice."""
+        """Write the file at most once a second, off the event loop. A slightly older time is enough to notice a
+        rollback."""
         loop = asyncio.get_running_loop()
         if loop.time() - self._stored_mono >= _MARK_EVERY_S:
             self._stored_mono = loop.time()
@@ -87,31 +89,31 @@ class JournalMark:
 
 
 class ReplicationStatus:
-    """What one journal knows of its Redis (a `ReplicationGuard` of its pipelines)."""
+    """The state of one journal's Redis, as this sidecar knows it (a `ReplicationGuard` of its pipelines)."""
 
     def __init__(self, target: RedisTarget, mark_file: JournalMark | None = None) -> None:
         self._target = target
-        self._stored = target.replicas is not None  # whether the journal remembers what we know of replicas
+        self._stored = target.replicas is not None  # whether the journal already stores that replicas were seen
         self._rolled_back_mono: float | None = None
         self.replicas_required = target.replicas or 0
         self.replicas_seen_command: Command = ("HGET", f"{target.prefix}meta", "replicas_seen")
         self.replication_id = ""
-        self.epoch = ""  # of the journal, as it was told last; "" before that
-        self.mark = "0"  # the latest time that the journal told
-        self.losses = 0  # how often it turned out to have forgotten something
+        self.epoch = ""  # the journal's epoch in its last answer; "" before the first
+        self.mark = "0"  # the latest time in an answer of the journal
+        self.losses = 0  # how often the journal turned out to have lost data
         self._mark_file = mark_file
         remembered = mark_file.read() if mark_file is not None else None
         if remembered is not None:
             self.epoch, self.mark = remembered
 
     def note_time(self, now: bytes) -> None:
-        """The journal told a later time than before."""
+        """Remember the time in an answer; it is later than all before."""
         self.mark = now.decode()
         if self._mark_file is not None:
             self._mark_file.store_soon(self.epoch, self.mark)
 
     def journal_unavailable(self, error: RedisUnavailable) -> JournalUnavailable:
-        """What to raise for an error of Redis. One of them says that the journal is not the one that we know."""
+        """The error to raise for an error of Redis: JournalForgot if Redis says that it is not the journal we know."""
         lost = _LOST.search(str(error))
         if lost is None:
             return journal_unavailable(error)
@@ -126,29 +128,30 @@ class ReplicationStatus:
         self.losses += 1
 
     def close(self) -> None:
-        """Remember for the next start."""
+        """Store the mark for the next start."""
         if self._mark_file is not None and self.epoch:
             self._mark_file.store(self.epoch, self.mark)
 
     @property
     def rolled_back_s(self) -> float | None:
-        """How long ago this Redis came back as another one; None: not as far as anybody remembers."""
+        """How long ago this Redis came back as another one; None: no sidecar has seen that."""
         if self._rolled_back_mono is None:
             return None
         return asyncio.get_running_loop().time() - self._rolled_back_mono
 
     @property
     def should_check_replicas_seen(self) -> bool:
-        """Whether we count upon no replica, and somebody else may have seen one."""
+        """Whether we require no replica yet, although another sidecar may have seen one."""
         return self._target.replicas is None and not self.replicas_required
 
     def require_replica(self) -> None:
-        """The journal says that somebody has."""
+        """Require a replica from now on: the journal says that a sidecar has seen one."""
         _log.info("the journal's Redis has had replicas: one must have a write before a send")
         self.replicas_required, self._stored = 1, True
 
     async def update(self, connection: Connection, info: ReplicationInfo) -> None:
-        """What it says of itself. Where that is new, the journal is told, and tells what others knew."""
+        """Take in the replication information of Redis. If it is new, store it in the journal, and read from there the
+        observations of other sidecars."""
         if info.replicas_online and self._target.replicas is None and not self.replicas_required:
             _log.info("the journal's Redis has %d replicas: one must have a write before a send", info.replicas_online)
             self.replicas_required = 1
@@ -163,7 +166,7 @@ class ReplicationStatus:
             self._stored = True
         if info.replication_id != self.replication_id and ago_s:
             self._rolled_back_mono = asyncio.get_running_loop().time() - float(ago_s)
-            self.mark = "0"  # noticed already: that it lost its last moments is no news
+            self.mark = "0"  # this rollback is noted already: the lost times must not count as another one
         self.replication_id = info.replication_id
 
     async def _store(self, connection: Connection, info: ReplicationInfo, seen: str) -> Any:
@@ -181,8 +184,9 @@ class ReplicationStatus:
 
 
 def owned_by(request: ClaimRequest) -> NeedsReplication:
-    """Whether an answer lets the claimer send. Also what it owns already, and comes back for after a lost reply: that
-    the replicas have it was not known then."""
+    """Whether an answer lets the claimer send, so that the replicas must have it. This includes an operation that the
+    claimer owns already and claims again after it lost the first answer: at that time nobody knew whether the replicas
+    had it."""
     token = request.token.encode()
 
     def needs_replication(reply: Any) -> bool:
@@ -194,17 +198,17 @@ def owned_by(request: ClaimRequest) -> NeedsReplication:
 
 
 def replication_need(change: OperationChange) -> NeedsReplication | None:
-    """A change that leaves an attempt under way precedes a send, whatever is answered: one that comes back stale may
-    be known again by its writer, whose first reply was lost."""
+    """Whether the replicas must have the change: an attempt is under way after it, so a send follows. This holds for
+    any answer: a stale write may be a repeat by the same writer, who lost the first answer and then goes on to send."""
     return (lambda reply: True) if change.operation.attempt_under_way else None
 
 
 # --- Restoring lost operations
-# What it comes to, pure, that somebody knows an operation which the journal has forgotten, or has older than that.
+# Plans how to restore an operation that the journal has lost, or holds in an older version. Pure.
 #
-# A failover to a replica, or a start from a disk that was a moment behind, forgets the last writes. Whoever still holds
-# such an operation puts it back as it was. Never over a newer version, and never in the place of another operation that
-# was since started under its key or guard: then there are two, and a person has to look.
+# A failover to a replica, or a start from a disk that was a moment behind, loses the last writes. A sidecar that still
+# knows such an operation puts it back as it was. It never writes over a newer version, and never replaces another
+# operation that has started under its key or guard since. In that case both stay, and a person has to check them.
 
 _EVENT = "put_back"
 
@@ -212,7 +216,7 @@ _EVENT = "put_back"
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
     write: OperationWrite
-    key_taken: bool  # its key belongs to another operation by now, and stays that one's
+    key_taken: bool  # another operation has the key by now, and keeps it
 
 
 def plan_restore(
@@ -223,9 +227,10 @@ def plan_restore(
     lease_s: float | None,
     now: float,
 ) -> RestorePlan | None:
-    """The operation as it is to be written again; None where the journal knows it as well, or better. `newest` stands
-    under its key, `guarded` under its guard; with `lease_s`, the lease it is known with runs anew. The version is
-    the one it is known at: whoever knows a later one can still put that back."""
+    """The write that restores the operation; None if the journal has the same version or a newer one. `newest`: the
+    newest operation under its key. `guarded`: the operations under its guard. `lease_s`: its lease, if it has one, runs
+    anew for this long. It keeps the version of `known`, so that a sidecar that knows a later version can still restore
+    that one."""
     if stored is not None and stored.version >= known.version:
         return None
     in_front = newest is not None and newest.id != known.id and newest.generation >= known.generation
@@ -251,7 +256,7 @@ def plan_restore(
 
 
 def _changed_by_others(stored: Operation, known: Operation) -> bool:
-    """Whether others acted on the older version since: ended it otherwise, or send for it right now."""
+    """Whether others have acted on the older version since: they ended it differently, or are sending for it now."""
     if stored.updated_at <= known.updated_at:
         return False
     theirs = stored.lease is not None and (known.lease is None or stored.lease.token != known.lease.token)
@@ -259,7 +264,7 @@ def _changed_by_others(stored: Operation, known: Operation) -> bool:
 
 
 def _conflicts(other: Operation, known: Operation, now: float) -> bool:
-    """Whether the other can only have been started because this one was forgotten: this one holds the guard."""
+    """Whether the other operation could start only because the journal had lost this one, which holds the guard."""
     guard = known.guard
     holds = hold_of(known, now) not in {None, GuardHold.GIVEN_BACK}
     if guard is None or other.key == known.key or other.created_at < known.created_at or not holds:

@@ -1,7 +1,8 @@
-"""How the Redis journal forgets: operations become tombstones, tombstones and done webhook events go. A few at a time.
+"""The retention of the Redis journal: it replaces old operations by tombstones, and deletes old tombstones and webhook
+events that are done, a few at a time.
 
-Operations are walked in the order of their ids, which is about that of their start, so that no index has to be kept for
-it. What may not go yet is passed by; the next walk goes on from there.
+It walks operations in the order of their ids, which is roughly the order of their starts, so that this needs no index
+of its own. An operation that must stay is skipped. The next walk goes on after the last one.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _TOMBSTONES_PER_PIPELINE = 100
 class RedisRetention:
     def __init__(self, writer: RedisWriter) -> None:
         self._writer = writer
-        self._credentials_from: Argument = "0"  # where the next look at accepted credentials goes on
+        self._credentials_from: Argument = "0"  # the position at which the next scan of accepted credentials goes on
         self._resume_after = ""  # the id that the next walk goes on after
 
     async def retire(
@@ -65,7 +66,8 @@ class RedisRetention:
         return retired + int(forgotten) + await self._forget_ledger_rows(float(now), counted_at - payments_s, limit)
 
     async def _keep_rows(self, operations: list[Operation]) -> bool:
-        """Keep what must be known of operations, before they go. Written twice it says the same."""
+        """Write the ledger rows of operations that are about to be retired. False: another sidecar was faster. Writing
+        them twice does no harm."""
         keys = dict.fromkeys(key for operation in operations for key in keys_kept_of(operation))
         if not keys:
             return True
@@ -91,7 +93,7 @@ class RedisRetention:
         return int(await self._writer.run_without_time(scripts.LEDGER_FORGET, *arguments))
 
     async def _read_expired(self, expired: _ExpiredRows, ids: list[str]) -> None:
-        """Read the operations, and those that they are the fallbacks of, or that are theirs."""
+        """Read the operations, and all operations in their chains of fallbacks."""
         next_ids = ids
         for _ in range(2 * FALLBACKS_MAX):
             if not next_ids:
@@ -106,7 +108,7 @@ class RedisRetention:
     async def _write_tombstones(
         self, expired: _ExpiredRows, ids: list[str], limit: int, now: bytes
     ) -> tuple[int, bool]:
-        """How many operations went, and whether some that may go had to stay for the next time."""
+        """Replace operations by tombstones. Returns how many, and whether some were left for the next walk."""
         groups: list[list[Operation]] = []
         retired_ids: set[str] = set()
         stopped = False
@@ -115,7 +117,7 @@ class RedisRetention:
             if operation is None or operation_id in retired_ids or not expired.may_retire(operation):
                 continue
             if operation.fallback_to is not None and expired.by_id(operation.fallback_to) is not None:
-                continue  # it goes with what stands for it
+                continue  # it is retired together with its fallback
             if len(retired_ids) >= limit:
                 stopped = True
                 break
@@ -123,7 +125,7 @@ class RedisRetention:
             retired_ids.update(each.id for each in groups[-1])
         retired_count = 0
         if not await self._keep_rows([operation for group in groups for operation in group]):
-            return 0, True  # somebody was faster: the next walk begins with what is known then
+            return 0, True  # another sidecar was faster: the next walk reads the rows again
         for first in range(0, len(groups), _TOMBSTONES_PER_PIPELINE):
             some = [expired.arguments(group) for group in groups[first : first + _TOMBSTONES_PER_PIPELINE]]
             tombstone_calls = (self._writer.run_without_time(scripts.TOMBSTONE, now, *arguments) for arguments in some)
@@ -132,7 +134,7 @@ class RedisRetention:
 
 
 class _ExpiredRows:
-    """What was read of operations that may go."""
+    """The rows and aliases of operations that may be retired."""
 
     def __init__(self, ended_before: float, read_to: int | None) -> None:
         self._ended_before = ended_before
@@ -155,7 +157,7 @@ class _ExpiredRows:
         return {operation_id for pair in linked for operation_id in pair if operation_id is not None}
 
     def arguments(self, group: list[Operation]) -> list[Argument]:
-        """For `tombstone.lua`."""
+        """The arguments of `tombstone.lua` for a group that is retired together."""
         arguments: list[Argument] = [str(len(group))]
         for operation in group:
             held = self.rows[operation.id].lease_end

@@ -1,8 +1,8 @@
-"""How operations stand in Redis: an OperationWrite becomes the arguments of a script, a row becomes the
-operation again. And the index: under which words an operation is found.
+"""How operations are stored in Redis: an OperationWrite becomes the arguments of a script, and a row becomes an
+operation again. The module also builds the index lines under which an operation is found.
 
-A step that is written in one round trip does not know its time yet. It is made for `AT_WRITE`, the script puts the time
-in, and `with_write_time` gives the operation as it was written.
+A step that is written in one round trip does not know its time yet. It has `AT_WRITE` in place of the time, the script
+puts the time in, and `with_write_time` returns the operation as it was written.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from paywitness.journal.tombstones import maker_to_value
 from paywitness.journal.transitions import LEASABLE_STATES, OperationWrite
 from paywitness.redis.connection import Argument
 
-AT_WRITE = math.inf  # in the place of a time: that of the write
+AT_WRITE = math.inf  # stands for the time of the write
 _OTHER_TIMES = {None: "null", AT_WRITE: "now"}  # times as the scripts read them; every other one is a number
 
 WriteArgs = list[Argument]
 
-ANY_LEASE = "*"  # what is written over may be held by anybody
-_TERM_BYTES_MAX = 128  # a longer one is found by its hash
-_NOT_INDEXED_BY_STATE = frozenset({State.SUCCEEDED, State.SENDING})  # most are, or are only for a moment
+ANY_LEASE = "*"  # the write succeeds whichever lease the row has
+_TERM_BYTES_MAX = 128  # a longer term is indexed by its hash
+_NOT_INDEXED_BY_STATE = frozenset({State.SUCCEEDED, State.SENDING})  # most operations, and a state of a moment
 _STATES = frozenset(State)
-_FIXED = 9  # created_at, and what `fixed_row_of` says from the key to the amount
+_FIXED = 9  # created_at, and the values of `fixed_values` from the key to the amount
 _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 _decode = json.JSONDecoder().decode
 
 
 def index_term(text: str) -> bytes:
-    """The text as the index holds it: on one line, and not too long."""
+    """The text as a term of the index: on one line, and not too long."""
     term = text.encode("utf-8", "surrogatepass")
     if len(term) > _TERM_BYTES_MAX or b"\n" in term or b"\0" in term:
         return b"#" + hashlib.sha256(term).hexdigest().encode()
@@ -54,7 +54,7 @@ def index_term(text: str) -> bytes:
 
 
 def fixed_index_lines(operation: Operation) -> bytes:
-    """The lines of the index that stay as long as the operation."""
+    """The index lines that stay as long as the operation."""
     lines = [b"i", b"c" + index_term(operation.client_key)]
     if operation.provider_key is not None and operation.provider_key != operation.client_key:
         lines.append(b"p" + index_term(operation.provider_key))
@@ -66,7 +66,8 @@ def fixed_index_lines(operation: Operation) -> bytes:
 
 
 def _mutable_index_lines(operation: Operation, payment: str | None, guard: str | None) -> bytes:
-    """The lines that come and go. An open incident's comes first: a script looks for it there."""
+    """The index lines that come and go. The line of an open incident is the first, because a script looks for it
+    there."""
     lines = []
     if operation.incident is not None:
         lines.append(b"!")
@@ -88,8 +89,8 @@ def write_args(
     lease_s: float = 0.0,
     sealed_response: bytes | None = None,
 ) -> WriteArgs:
-    """What is written of the step over the version before it, as `lib.lua` reads it. `lease_end` is the end of the
-    lease as it was read; `lease_s` counts where the step was made for AT_WRITE."""
+    """The arguments that write the step over the version before it, in the order of `lib_write.lua`. `lease_end`: the
+    end of the lease as it was read. `lease_s`: the length of a lease that ends at AT_WRITE."""
     operation, entry = write.operation, write.entry
     state, _, updated_at, first_sent_at, ended_at, due_at, reference, incident, token, until_at, standing, *indexed = (
         mutable_values(operation)
@@ -121,7 +122,8 @@ def write_args(
 def insert_args(
     write: OperationWrite, sealed_request: bytes | None, lease_s: float, *, sealed_response: bytes | None = None
 ) -> WriteArgs:
-    """What is written of an operation that starts; with a response, of one that is put back."""
+    """The arguments that write an operation that starts, or one that is put back; only the latter may have a
+    response."""
     operation = write.operation
     _, *fixed, created_at, identity, _, _ = fixed_values(operation)
     return [
@@ -139,7 +141,7 @@ def sealed_argument(sealed: bytes | None) -> bytes:
 
 
 def with_write_time(operation: Operation, now: float, lease_s: float) -> Operation:
-    """The operation of a step that was made for AT_WRITE, as it was written."""
+    """The operation of a step with AT_WRITE, as it was written at `now`."""
     lease = operation.lease
     return operation.changed(
         created_at=now if operation.created_at == AT_WRITE else operation.created_at,
@@ -150,30 +152,30 @@ def with_write_time(operation: Operation, now: float, lease_s: float) -> Operati
     )
 
 
-# What is read.
+# Reading.
 
 
 @dataclass(frozen=True, slots=True)
 class RedisRow:
-    """An operation as it was read, and what a write over it is compared with."""
+    """An operation as it was read, and the values that a write over it is compared with."""
 
     operation: Operation
-    lease_end: bytes  # until when, as it is written; empty where nobody holds it
-    last_announced_seq: int  # the number of the last change that told something
-    from_newer_version: bool  # in a state of a later version's: no sweep of ours touches it
+    lease_end: bytes  # the end of the lease, as it is stored; empty if there is no lease
+    last_announced_seq: int  # the seq of the last change with an announcement
+    from_newer_version: bool  # in a state that only a newer version knows: no sweep of ours touches it
     sealed_request: bytes | None = None
     sealed_response: bytes | None = None
 
 
 def parse_row(values: list[Any]) -> RedisRow:
-    """A row as the scripts give it."""
+    """A row as the scripts return it."""
     operation_id, _, version, token, until_at, fixed, standing, seq, *sealed = values
     what, identity = fixed.decode().split("\n", 1)
     how, rest = standing.decode().split("\n", 1)
-    created_at, *known = _decode(what)[:_FIXED]  # a later version may have written more
+    created_at, *known = _decode(what)[:_FIXED]  # a newer version may have written more
     updated_at, first_sent_at, ended_at, state, due_at, reference, incident, *_ = _decode(how)
     from_newer_version = state not in _STATES
-    # Whoever holds what we cannot read holds it until that one says otherwise.
+    # If a newer version's state is one that we cannot read, its lease counts as held until its holder gives it back.
     lease = (None, None) if token is None else (token.decode(), math.inf if from_newer_version else float(until_at))
     operation = operation_from_row(
         (
@@ -190,7 +192,7 @@ def parse_entry(version: int, text: bytes) -> HistoryEntry:
     return entry_from_text(float(at), version, entry)
 
 
-# What is kept beside operations.
+# Rows that are kept beside operations.
 
 
 def _doubt_entry(operation: Operation) -> str:
@@ -213,7 +215,7 @@ def ledger_args(rows: Iterable[LedgerRow]) -> list[Argument]:
 
 
 def bound_argument(at: float) -> str:
-    """For the scripts: empty, and nothing is bounded."""
+    """The time as a script takes it. Empty for infinity: no bound."""
     return "" if at == math.inf else repr(at)
 
 
@@ -234,7 +236,7 @@ def parse_alias(key: str, text: bytes) -> Alias:
 
 
 def tombstone_to_text(tombstone: Tombstone) -> str:
-    """Without its key and when it ended, which stand beside it."""
+    """The tombstone without its key and its end, which are stored beside the text."""
     what = (tombstone.operation_id, tombstone.provider, tombstone.operation, tombstone.client_key)
     maker = [maker_to_value(tombstone.maker)] if tombstone.maker.credential else []
     return _encode([*what, tombstone.outcome.value, tombstone.reference, *maker])
@@ -251,7 +253,7 @@ def parse_tombstone(key: str, text: bytes) -> Tombstone:
 def parse_next_due(
     operations: list[bytes], lease: bytes, webhook_event: bytes, relay: bytes, ledger_row: bytes, announced_seq: bytes
 ) -> NextDue:
-    """What `clock.lua` says of what is due next."""
+    """The next due times from the answer of `clock.lua`."""
     providers = (provider.decode() for provider in operations[::2])
     by_provider = dict(zip(providers, map(float, operations[1::2]), strict=True))
     lease_at, event_at, relay_at, row_at = (

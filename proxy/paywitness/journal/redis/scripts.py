@@ -1,5 +1,6 @@
-"""The Lua scripts of the Redis journal, and how it sends them: one a file, each run by the hash of its text. `lib.lua`
-is put in front of all of them, and of each what else it needs: Redis makes every function anew whenever a script runs.
+"""The Lua scripts of the Redis journal: one a file, each run by the hash of its text. `lib.lua` is put in front of each
+script, and then the other libraries that the script needs. A script includes no more than that, because Redis creates
+every function again whenever a script runs.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from paywitness.journal.transitions import GUARDED_MAX
 from paywitness.redis.connection import JOURNAL_CALL_TIMEOUT_S, RedisUnavailable
 from paywitness.redis.pipeline import LuaScript, PipelineOptions
 
-_LEVEL_REFUSED = "PWLEVEL"  # how the answer begins of a script that a sidecar of a lower level has asked
+_LEVEL_REFUSED = "PWLEVEL"  # begins a script's answer to a sidecar of a level below the journal's
 _BATCH_MAX = 256  # scripts in one pipeline: about 10 ms of Redis' time
 _LUA_DIRECTORY = Path(__file__).parent / "lua"
 _SEQS_SKIPPED = 1_000_000  # after a rollback: more than a Redis can have acknowledged and forgotten
-# What Python decides, and scripts have to know.
+# Numbers that Python decides and the scripts need.
 _LUA_CONSTANTS = f"local GUARDED_MAX, NUMBERS_SKIPPED = {GUARDED_MAX}, {_SEQS_SKIPPED}"
 
 

@@ -1,6 +1,6 @@
-"""Webhook events in the Redis journal: what providers told the fleet, kept before it was acknowledged.
+"""Webhook events in the Redis journal, stored before a sidecar acknowledges them.
 
-What one sidecar was given as due no other is given for a while: two would relay it twice.
+After one sidecar has taken a due event, no other sidecar gets it for a while, because two would relay it twice.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RedisWebhookEvents:
 
 
 def _progress_arguments(webhook_event: StoredWebhookEvent) -> tuple[Argument, ...]:
-    """How it stands, when it is due, when to be relayed, and whether it is done."""
+    """The event's progress, its two due times (to apply, to relay), and whether it is done."""
     times = (webhook_event.due_at, webhook_event.relay_due_at)
     progress = json.dumps([webhook_event.result.value, webhook_event.operation_id, webhook_event.attempts, *times])
     done = webhook_event.result is not WebhookEventResult.WAITING and webhook_event.relay_due_at is None

@@ -1,8 +1,9 @@
-"""The steps of the Redis journal: one script looks up, Python judges (`claim_plan`, `transitions`), another script
-writes over exactly what was read, or says what is known now and Python judges again.
+"""The writer of the Redis journal. Each step takes two scripts. The first looks up, Python judges (`claim_plan`,
+`transitions`), and the second writes, if the data is still exactly what the first one read. Otherwise the second script
+returns the present data, and Python judges again.
 
-The two that every clean call makes need no second trip: a claim of which nothing is known, and a change that says all
-by itself, are judged beforehand, and their script writes them where that judgement holds.
+The two steps of every clean call need only one script: a claim of a new key, and a change that needs no look-up.
+Python judges them beforehand, from assumptions, and the script writes the result if the assumptions hold.
 """
 
 from __future__ import annotations
@@ -50,17 +51,18 @@ from paywitness.journal.redis.rows import (
 from paywitness.redis.connection import Argument
 from paywitness.redis.pipeline import LuaScript, NeedsReplication, RedisPipeline
 
-TRIES_MAX = 32  # each one that is lost was won by somebody else, or read one thing more
-PLAN_VALID_S = 1.0  # a judgement that comes to be written later than that is made again, at the time it then is
+TRIES_MAX = 32  # a try fails only if another writer was faster, or if the rules needed one more look-up
+PLAN_VALID_S = 1.0  # if a judgement would be written later than this, the step judges again with the new time
 _SWEEP_SIZE = 100  # operations in one script: about 5 ms of Redis' time
-_KNOWN_ROWS_MAX = 20_000  # of the ledger, remembered
-_CAPS_TURN_S = 2.0  # how long a step on caps waits for those before it
+_KNOWN_ROWS_MAX = 20_000  # ledger rows remembered
+_CAPS_TURN_S = 2.0  # how long a step on caps waits for the steps before it
 _KNOWN_CREDENTIALS_MAX = 10_000  # pairs remembered, to save writing them again with every success
 
 
 @dataclass(frozen=True, slots=True)
 class _PlannedWrite:
-    """What a judgement comes to: what is to be written, and the answer once it is. Nothing to write: the answer."""
+    """The writes that follow from a judgement, and the result once they are written. If there is nothing to write, the
+    result holds at once."""
 
     result: Any
     updates: tuple[WriteArgs, ...] = ()
@@ -75,7 +77,7 @@ class _PlannedWrite:
 
 
 class RedisWriter:
-    """What a `Journal` does with operations: everything that changes one."""
+    """The methods of a `Journal` that change operations."""
 
     def __init__(
         self,
@@ -89,15 +91,15 @@ class RedisWriter:
         self._keys = (prefix, f"{prefix}level/{level}")
         self._clock = clock
         self._accepted: dict[tuple[str, str], transitions.AcceptedCredential] = {}
-        self._latest_at = 0.0  # the last time that an answer told
-        self._ledger: dict[str, LedgerRow] = {}  # rows as they were seen last: a step on them needs no second trip
+        self._latest_at = 0.0  # the latest time in an answer
+        self._ledger: dict[str, LedgerRow] = {}  # rows as last seen: a step on them needs only one script
         self._assumed = AssumedLookups(self._ledger)
         self._caps_lock = asyncio.Lock()
         self._replication = replication
         self._losses = 0
 
     def time_argument(self) -> str:
-        """For the scripts: empty, and they ask Redis itself. And what is known of the journal, which must be so."""
+        """For scripts: the time (empty: Redis' own), and the epoch and latest time that we know, which must hold."""
         replication = self._replication
         if self._losses != replication.losses:
             self._losses = replication.losses
@@ -114,8 +116,8 @@ class RedisWriter:
         droppable: bool = False,
         needs_replication: NeedsReplication | None = None,
     ) -> Any:
-        """Run a script that begins by telling the time. One that finds the journal to be another one than we know has
-        done nothing yet: it runs again, and whoever sends asks whether the journal has forgotten something."""
+        """Run a script that takes the time. If the script finds another journal than the one we know, it has done
+        nothing yet, and runs again. Callers that send then check `rolled_back_s`, because writes may be lost."""
 
         ask = partial(
             self._write_pipeline.run, script, self._keys, droppable=droppable, needs_replication=needs_replication
@@ -126,7 +128,7 @@ class RedisWriter:
             return await ask((self.time_argument(), *arguments))
 
     def run_without_time(self, script: LuaScript, *arguments: Argument) -> Awaitable[Any]:
-        """Run a script that needs no time, or is told one that was read before."""
+        """Run a script that needs no time, or that gets a time read before."""
         return self._write_pipeline.run(script, self._keys, arguments)
 
     # Claims.
@@ -164,8 +166,7 @@ class RedisWriter:
 
     @asynccontextmanager
     async def _caps_turn(self) -> AsyncIterator[None]:
-        """For a step on caps that many others count on too: one after the other, so that only other sidecars are faster
-        now and then."""
+        """Let steps on caps run one at a time, because each would make the others that use the same caps try again."""
         try:
             async with asyncio.timeout(_CAPS_TURN_S):
                 await self._caps_lock.acquire()
@@ -179,8 +180,8 @@ class RedisWriter:
             self._caps_lock.release()
 
     def _assumed_claim(self, request: ClaimRequest) -> ClaimPlan | None:
-        """What the claim comes to if nothing is known, and the ledger is as it was seen last; None: that cannot be
-        said without a look. Caps and approvals depend on the time of the write."""
+        """The plan of the claim if its key and guard are new and the ledger is as it was last seen. None: the claim
+        needs a look-up. A payout always does, because caps and approvals depend on the time of the write."""
         if request.payout is not None:
             return None
         try:
@@ -261,8 +262,8 @@ class RedisWriter:
         return with_write_time(write.operation, now, lease_s)
 
     def _needs_look(self, change: OperationChange) -> bool:
-        """Whether nothing can be assumed of the operation's payment: it was not seen, and the operation does not make
-        it."""
+        """Whether the change needs a look-up: its payment has not been seen, and the operation does not create it; or
+        the other payments of the intent matter too."""
         operation, shown = change.operation, change.shown
         if shown is None or not operation.payment:
             return False
@@ -271,7 +272,7 @@ class RedisWriter:
         return not is_seen or transitions.needs_intent(change)
 
     async def _record_after_lookup(self, change: OperationChange) -> Operation:
-        """A change that needs what the journal holds: the lease, or who else paid the intent."""
+        """Record a change that depends on stored data: the lease, the payment, caps, or other payments."""
         requested = change.operation
         guard = (
             requested.guard.value if requested.guard is not None and transitions.needs_duplicate_check(change) else ""
@@ -340,7 +341,7 @@ class RedisWriter:
             read = [parse_row(values) for values in due]
             rows = [row for row in read if not row.from_newer_version]
             passed, newer = newer, len(read) - len(rows)
-            if not rows and newer <= passed:  # else there may be others behind them
+            if not rows and newer <= passed:  # otherwise there may be more operations behind the unreadable ones
                 break
             held = transitions.lease_due_writes((row.operation for row in rows), token, lease_s, self._note_time(now))
             taken.extend(await self._write_each(now, rows, held))
@@ -349,7 +350,8 @@ class RedisWriter:
     async def expire_leases(
         self, *, all_of_earlier_holders: bool = False, over_at: float = math.inf
     ) -> tuple[Operation, ...]:
-        """Expired leases alone, whatever is asked: that an earlier process of ours is gone says nothing of others."""
+        """Act upon expired leases only, whatever `all_of_earlier_holders` is: that an earlier process of ours is gone
+        does not mean that the other sidecars are."""
         acted_upon: list[Operation] = []
         passed = 0
         for _ in range(transitions.EXPIRED_LEASES_MAX // _SWEEP_SIZE + TRIES_MAX):
@@ -365,7 +367,7 @@ class RedisWriter:
             expired = transitions.expired_lease_writes(
                 (row.operation for row in rows if not row.from_newer_version), self._note_time(now)
             )
-            passed += len(rows) - len(expired)  # what cannot be acted upon does not hold up the rest
+            passed += len(rows) - len(expired)  # an operation that cannot be acted upon does not block the rest
             counted = {row.operation.id for row in rows if row.operation.caps}
             plain = [write for write in expired if write.operation.id not in counted]
             acted_upon.extend(await self._write_each(now, rows, plain))
@@ -374,13 +376,13 @@ class RedisWriter:
         return tuple(acted_upon)
 
     async def _expire_counted(self, operation_id: str, over_at: float) -> list[Operation]:
-        """Act upon the expired lease of a payout whose amount caps count: what it gives back is written with it."""
+        """Act upon the expired lease of a payout with caps. The same step writes the amount that it gives back."""
 
         def judge(found: RedisLookups) -> _PlannedWrite:
             stored = found.by_id(operation_id)
             current = stored and after_expired_lease(stored, found.now, over_at)
             if stored is None or current is None or current is stored:
-                return _PlannedWrite([])  # somebody was faster
+                return _PlannedWrite([])  # another sidecar was faster
             write = transitions.lease_end_write(stored, current, found.now)
             rows = rows_of_changes([(stored, write.operation)], found)
             return _PlannedWrite([write.operation], (write_args(write),), rows=rows)
@@ -394,7 +396,7 @@ class RedisWriter:
     async def _write_each(
         self, now: bytes, rows: list[RedisRow], taken: Iterable[transitions.OperationWrite]
     ) -> list[Operation]:
-        """Write each of the steps that nobody was faster than; their operations."""
+        """Write each step whose operation has not changed since it was read. Returns the operations written."""
         held = {row.operation.id: row.lease_end for row in rows}
         written = {write.operation.id: write.operation for write in taken}
         updates = [argument for write in taken for argument in write_args(write, lease_end=held[write.operation.id])]
@@ -410,7 +412,7 @@ class RedisWriter:
         needs_replication: NeedsReplication | None = None,
         reply: Any = None,
     ) -> Any:
-        """Look up, judge, write over what was looked up; again where somebody was faster."""
+        """Look up, judge, and write over the data that was looked up. If another writer was faster, do it again."""
         for _ in range(TRIES_MAX):
             if reply is None:
                 reply = await self.run(
@@ -464,7 +466,7 @@ class RedisWriter:
         return at
 
     def _acceptance_args(self, change: OperationChange) -> tuple[Argument, ...]:
-        """What is to be written of a credential that the provider accepted, where what is written will not do."""
+        """The arguments that store the acceptance of the credential; empty if the stored one is good enough."""
         operation, sealed = change.operation, change.sealed_credential
         if not change.accepted_credential:
             return ("", "", "")
@@ -485,7 +487,7 @@ class RedisWriter:
 
 
 def _rows_of(change: OperationChange) -> tuple[str, ...]:
-    """The ledger rows that a change looks up in any case."""
+    """The ledger rows that a change always looks up."""
     if change.spent_change:
         return change.operation.caps
     if change.shown is None or not change.operation.payment:

@@ -1,7 +1,7 @@
-"""The journal's file: made for its owner alone, held by one process, opened so that what is committed stays.
+"""The journal's file: only its owner can read it, only one process can hold it, and commits are durable.
 
-Erasure: `secure_delete` overwrites what is deleted within the file. The write-ahead log beside it still holds older
-pages until it is written over or cut; the writer cuts it when it has been idle for a moment, and at the end.
+Erasure: `secure_delete` overwrites deleted data within the file. The write-ahead log beside it still holds older pages
+until it is overwritten or truncated. The writer truncates it when it has been idle for a moment, and at the end.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from pathlib import Path
 from paywitness.core.errors import JournalUnavailable, JournalUnusable
 from paywitness.journal.sqlite.schema import migrate
 
-BUSY_TIMEOUT_S = 2.0  # for somebody's shell on the file: shorter than a call may take, longer than a look
-_STATEMENTS_KEPT = 128  # prepared ones; all of ours are fewer
-_WAL_BYTES_KEPT = 8 << 20  # about twice what the log grows to between two checkpoints
+BUSY_TIMEOUT_S = 2.0  # for a person's SQLite shell on the file: shorter than a call may take, longer than a short query
+_STATEMENTS_KEPT = 128  # prepared statements; we have fewer
+_WAL_BYTES_KEPT = 8 << 20  # about twice the usual size of the log between two checkpoints
 
 
 class FileLock:
-    """One process, one journal: an exclusive lock on a file beside it, for as long as the journal is open.
+    """Keeps the journal to one process: an exclusive lock on a file beside it, for as long as the journal is open.
 
-    Not on the database file itself: closing any descriptor of it would drop SQLite's own locks.
+    The lock is not on the database file itself, because closing any descriptor of that would drop SQLite's own locks.
     """
 
     def __init__(self, journal: Path) -> None:
@@ -43,10 +43,10 @@ class FileLock:
         os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
 
     def __del__(self) -> None:
-        self.release()  # where opening was given up half-way
+        self.release()  # if opening failed half-way
 
     def release(self) -> None:
-        """Let another process have it. The file stays: removing it would let two processes lock two files."""
+        """Release the lock. The file stays, because removing it could let two processes lock two files."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -60,7 +60,7 @@ def _held_message(journal: Path, holder: str) -> str:
 
 
 def make_file(path: Path) -> None:
-    """Make the file and its directory for their owner alone, or see to it that an older file is."""
+    """Create the file and its directory, readable by their owner alone. An older file gets the same permissions."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
@@ -75,9 +75,9 @@ def make_file(path: Path) -> None:
 
 
 def open_for_writing(path: Path) -> sqlite3.Connection:
-    """A connection that commits durably, with the tables as they should be."""
+    """A connection that commits durably. The tables are created or migrated."""
     connection = sqlite3.connect(
-        f"{path.as_uri()}?mode=rw",  # never makes one: an empty journal in place of a lost one would charge again
+        f"{path.as_uri()}?mode=rw",  # never creates: an empty journal in place of a lost one would charge again
         uri=True,
         timeout=BUSY_TIMEOUT_S,
         isolation_level=None,
@@ -103,7 +103,7 @@ def _set_up(connection: sqlite3.Connection, path: Path) -> None:
         "foreign_keys = OFF",
         "secure_delete = ON",
         "trusted_schema = OFF",
-        "cell_size_check = ON",  # damage is told, not read as data
+        "cell_size_check = ON",  # SQLite reports damage instead of reading it as data
         f"journal_size_limit = {_WAL_BYTES_KEPT}",
     ):
         connection.execute(f"PRAGMA {pragma}")
@@ -122,7 +122,8 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
 
 
 def truncate_wal(connection: sqlite3.Connection) -> None:
-    """Move the log into the file and cut it. Somebody's long read may hinder it: then it is done another time."""
+    """Move the log into the file and truncate it. If another connection's long read prevents that, the log stays until
+    the next time."""
     connection.execute("PRAGMA busy_timeout = 0")
     try:
         with contextlib.suppress(sqlite3.Error):
@@ -132,7 +133,7 @@ def truncate_wal(connection: sqlite3.Connection) -> None:
 
 
 def move_wal_into_file(connection: sqlite3.Connection) -> bool:
-    """Move all of the log into the file, durably. Whether nothing is left in the log."""
+    """Move all of the log into the file, durably. Returns whether nothing is left in the log."""
     busy, in_log, moved = connection.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
     return not busy and in_log == moved
 
@@ -154,12 +155,13 @@ _UNFIT_CODES = ("SQLITE_READONLY", "SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_CA
 
 
 def unavailable(error: sqlite3.Error) -> JournalUnavailable:
-    """What to raise in place of the driver's error, in words for whoever is on call."""
+    """The error to raise in place of the driver's, in words for the person on call."""
     return JournalUnavailable(f"the journal cannot be used now: {_described(error)}")
 
 
 def unfit(error: sqlite3.Error, path: Path) -> JournalUnavailable | JournalUnusable:
-    """The same at the start: what will not pass by itself makes the file unfit."""
+    """The error to raise at the start: JournalUnusable if the failure will not pass by itself, else
+    JournalUnavailable."""
     name = _name_of(error)
     if name.startswith(_UNFIT_CODES):
         return JournalUnusable(f"the journal {path} cannot be used: {_described(error)}")

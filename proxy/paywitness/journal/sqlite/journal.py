@@ -1,15 +1,17 @@
 """The embedded journal: one SQLite file, one process, two threads.
 
-Writes go to a thread that commits everything waiting as one transaction (WAL, synchronous=FULL: a method returns after
-its fsync); reads go to another, on a connection that cannot write. The event loop's thread never touches the file.
-Each thread serves everything that waits at once, and never touches a future: a whole batch is answered by one callback.
-One batch is handed over at a time, and the loop may step aside while the writer computes, for some milliseconds at
-most; while the writer waits for its disk, the loop runs. Two threads that both compute take the interpreter from each
-other at every statement, and that costs several times what the statements do.
+Writes go to a thread that commits all waiting writes as one transaction (WAL, synchronous=FULL: a method returns after
+its fsync). Reads go to another thread, on a connection that cannot write. The event loop's thread never touches the
+file. Each thread takes all waiting calls as one batch, and never touches a future: one callback in the loop delivers
+the results of the whole batch.
 
-A call that is not answered in `call_timeout_s` raises JournalUnavailable, and its write may still happen: a claim is
-asked again with its token, a record meets StaleWrite. A claim or lease that nobody waits for any more when its turn
-comes is not written.
+A thread has one batch at a time. While the writer computes, the loop may wait for it, for a few milliseconds at most;
+while the writer waits for its disk, the loop runs. The loop waits because two threads that both compute take the
+interpreter from each other at every statement, which costs several times as much as the statements.
+
+A call that gets no answer within `call_timeout_s` raises JournalUnavailable, and its write may still happen. A caller
+repeats a claim with the same token and gets the same answer. A repeated record raises StaleWrite. If nobody waits for a
+claim or lease any more when its turn comes, it is not written.
 """
 
 from __future__ import annotations
@@ -53,13 +55,13 @@ _Argument = TypeVar("_Argument")
 _Result = TypeVar("_Result")
 
 BATCH_MAX = 256  # writes in one transaction: about 10 ms of work, so that the first of them does not wait long
-LOOP_YIELD_S = 0.01  # what such a transaction computes; a disk that hangs holds the event loop up for so long, once
-WAITING_MAX = 10_000  # some seconds' worth of writes: what waits longer would be given up anyway
+LOOP_YIELD_S = 0.01  # such a transaction computes this long; a disk that hangs blocks the event loop this long, once
+WAITING_MAX = 10_000  # some seconds of writes: a call that waits longer would time out anyway
 READS_WAITING_MAX = 1_000
 CALL_TIMEOUT_S = 5.0
-IDLE_AFTER_S = 1.0  # of silence: then the log is moved into the file, off anybody's call
-CLOSE_TIMEOUT_S = 30.0  # for what waits, and the log
-_LOOP_CHECK_S = 5.0  # how often an idle thread looks whether its loop is still there
+IDLE_AFTER_S = 1.0  # without calls: then the thread moves the log into the file, while no call waits for it
+CLOSE_TIMEOUT_S = 30.0  # for the waiting calls, and for moving the log
+_LOOP_CHECK_S = 5.0  # how often an idle thread checks that its loop is still open
 
 
 class SqliteJournal:
@@ -103,8 +105,9 @@ class SqliteJournal:
         call_timeout_s: float = CALL_TIMEOUT_S,
         waiting_max: int = WAITING_MAX,
     ) -> SqliteJournal:
-        """Open the journal, or make it. Raises JournalUnusable where it cannot be used, JournalUnavailable where it
-        cannot be used now; then nothing is held. `wall_clock` is the machine's, if `clock` is a steadier one."""
+        """Open the journal, or create it. Raises JournalUnusable if it cannot be used, and JournalUnavailable if it
+        cannot be used now; in both cases nothing stays locked. `wall_clock` is the machine's own clock, if `clock` is a
+        steadier one."""
         writer, reader = await asyncio.to_thread(_open, Path(path), clock, wall_clock or clock, level)
         return cls(writer, reader, call_timeout_s=call_timeout_s, waiting_max=waiting_max)
 
@@ -204,7 +207,7 @@ class SqliteJournal:
         return self._writer.level
 
     async def raise_level(self, level: int) -> JournalLevel:
-        """Done when it was opened: only one process holds it."""
+        """The level was raised when the journal was opened, because only one process holds it."""
         return self._writer.level
 
     async def read_clock(self) -> StoreClock:
@@ -240,7 +243,8 @@ class SqliteJournal:
 
     @property
     def can_roll_back(self) -> bool:
-        """While it is open it cannot. It may have been put back from a copy before that."""
+        """An open journal cannot roll back. But somebody may have restored the file from a copy before it was
+        opened."""
         return self._rolled_back_mono is not None
 
     def journal_id(self) -> str:
@@ -257,15 +261,15 @@ class SqliteJournal:
         return True
 
     async def close(self) -> None:
-        """Write what waits, move the log into the file, let go of it. Raises JournalUnavailable where the disk does
-        not let it end in time: then it stays locked for as long as this process lives."""
+        """Write the waiting changes, move the log into the file, and release the file. Raises JournalUnavailable if the
+        disk is too slow: then the journal stays locked for as long as this process lives."""
         await self._read_worker.close(CLOSE_TIMEOUT_S)
         if not await self._write_worker.close(CLOSE_TIMEOUT_S):
             raise JournalUnavailable(f"the journal did not close in {CLOSE_TIMEOUT_S:g} s: its disk does not answer")
 
     @property
     def commits(self) -> int:
-        """Transactions so far; fewer than writes, where writes came together."""
+        """Transactions so far; fewer than writes if writes came together."""
         return self._writer.commits
 
 
@@ -289,19 +293,19 @@ def _open(path: Path, clock: WallClock, wall_clock: WallClock, level: int) -> tu
 
 
 class WorkerBackend(Protocol):
-    """What the thread does. All methods run in the thread."""
+    """The work of a thread. All methods run in the thread."""
 
     def run_batch(self, calls: list[WorkerCall], computed: Callable[[], None]) -> list[Any]:
-        """One result for each call, in order; an exception as a result is raised to its caller. `computed` may be
-        called, any number of times, when all that is left is to wait."""
+        """Returns one result for each call, in order. If a result is an exception, it is raised to the caller. The
+        backend may call `computed`, any number of times, when it only waits from then on."""
         ...
 
     def on_idle(self) -> None:
-        """Nothing came for a while after something was done."""
+        """Runs once after a batch, if no call has come for a while."""
         ...
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """Runs at the end, after the last batch."""
         ...
 
 
@@ -324,8 +328,8 @@ class SqliteWorker:
         self._waiting_max = waiting_max
         self._call_timeout_s = call_timeout_s
         self._idle_after_s = idle_after_s
-        self._loop_yield_s = loop_yield_s  # how long the loop steps aside for a batch at most
-        self._on_timeout = on_timeout  # told, on the loop, when a call was given up
+        self._loop_yield_s = loop_yield_s  # how long the loop waits for a batch at most
+        self._on_timeout = on_timeout  # called in the loop after a call has timed out
         self._loop = asyncio.get_running_loop()
         self._queued: list[WorkerCall] = []  # not handed over yet
         self._hand_over_scheduled = False  # in this turn of the loop
@@ -336,15 +340,14 @@ class SqliteWorker:
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._ended = self._loop.create_future()
-        # A daemon: a process that is told to end must not wait for a disk that hangs.
+        # A daemon, because a process that is stopping must not wait for a disk that hangs.
         self._thread = threading.Thread(target=self._run, name=f"paywitness-{name}", daemon=True)
         self._thread.start()
 
     def submit(
         self, method: Callable[[_Argument], _Result], argument: _Argument, *, droppable: bool = False
     ) -> asyncio.Future[_Result]:
-        """Have `method(argument)` done in the thread. `droppable`: not done any more if its caller has given up by
-        then."""
+        """Run `method(argument)` in the thread. `droppable`: do not run it if its caller has given up by then."""
         if self._closed:
             raise JournalUnavailable("the journal is closed")
         if len(self._queued) >= self._waiting_max:
@@ -359,7 +362,7 @@ class SqliteWorker:
         return future
 
     async def close(self, timeout_s: float) -> bool:
-        """Serve what waits, then end the thread. False where it did not end in time: it may still be writing."""
+        """Run the waiting calls, then end the thread. False: it did not end in time, and may still be writing."""
         if not self._closed:
             self._closed = True
             self._hand_over_soon()
@@ -373,7 +376,8 @@ class SqliteWorker:
         return True
 
     def _hand_over_soon(self) -> None:
-        """At the end of this turn of the loop, so that all who ask in it share a batch; or when the thread is free."""
+        """Hand over a batch at the end of this turn of the loop, so that all calls of the turn share it. If the thread
+        is busy, wait until it is free."""
         if not self._hand_over_scheduled and not self._busy:
             self._hand_over_scheduled = True
             self._loop.call_soon(self._hand_over)
@@ -409,7 +413,7 @@ class SqliteWorker:
     def _deliver(self, calls: list[WorkerCall], results: list[Any]) -> None:
         for (_, _, future, _), result in zip(calls, results, strict=True):
             if future.done():
-                continue  # its caller has gone, or was told already that this took too long
+                continue  # its caller has gone, or has already got an error because of the timeout
             if isinstance(result, BaseException):
                 future.set_exception(result)
             else:
@@ -426,7 +430,7 @@ class SqliteWorker:
         if not self._ended.done():
             self._ended.set_result(None)
 
-    # From here on: the thread's side.
+    # From here on the methods run in the thread.
 
     def _run(self) -> None:
         try:
@@ -445,7 +449,7 @@ class SqliteWorker:
                 calls = self._queue.get(timeout=_LOOP_CHECK_S if idle else self._idle_after_s)
             except Empty:
                 if self._loop.is_closed():
-                    return  # abandoned: nothing more will come, and nobody will close us
+                    return  # abandoned: no more calls will come, and nobody will close this worker
                 if not idle:
                     self._run_idle()
                 idle = True
@@ -454,7 +458,7 @@ class SqliteWorker:
                 return
             try:
                 results = self._backend.run_batch(calls, self._computed.set)
-            except Exception as error:  # noqa: BLE001  # nobody must wait for ever, and the thread goes on
+            except Exception as error:  # noqa: BLE001  # no caller may wait for ever, and the thread goes on
                 name = type(error).__name__
                 _log.error("journal %s failed with %s", self._name, name, exc_info=error, extra=repeats(name))
                 results = [JournalUnavailable(f"the journal failed: {name}") for _ in calls]
@@ -462,13 +466,13 @@ class SqliteWorker:
             try:
                 self._loop.call_soon_threadsafe(self._deliver, calls, results)
             except RuntimeError:
-                return  # the loop was closed before the journal was, and nothing more will come
+                return  # the loop was closed before the journal was, so no more calls will come
             idle = False
 
     def _run_idle(self) -> None:
         try:
             self._backend.on_idle()
-        except Exception as error:  # noqa: BLE001  # it will rest another time; the thread goes on
+        except Exception as error:  # noqa: BLE001  # it tries again when it is idle next time; the thread goes on
             _log.warning(
                 "journal %s could not rest: %s", self._name, type(error).__name__, exc_info=error, extra=REPEATS
             )

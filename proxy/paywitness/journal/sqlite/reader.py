@@ -1,5 +1,5 @@
-"""The reader of the SQLite journal: look-ups and lists, on a connection that cannot write, in a thread of its own. And
-the stored webhook events, which the writer's thread uses within its transaction.
+"""The reader of the SQLite journal: look-ups and lists, on a connection that cannot write, in a thread of its own. The
+module also has the stored webhook events, which the writer's thread uses within its transaction.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from paywitness.journal.sqlite.schema import IN_DOUBT, LISTED_BY_STATE
 from paywitness.journal.sqlite.writer import SqliteWriter, WorkerCall
 from paywitness.journal.transitions import HISTORY_MAX, LISTING_MAX
 
-# Every name put into a statement here is a constant of ours; values are always bound
+# Only constants of ours are put into the text of a statement; values are always bound.
 
 _SELECT = f"SELECT {', '.join(READ_COLUMNS)} FROM operations"
-# Sums in two halves: SQLite's own sum of whole numbers fails where it no longer fits 64 bits.
+# Sums in two halves, because SQLite's own sum of whole numbers fails if it does not fit 64 bits.
 _DOUBT_COUNTS = f"""SELECT provider, operation, coalesce(currency, ''), state, count(*),
     sum(minor_units >> 32), sum(minor_units & 4294967295), min(created_at)
     FROM operations INDEXED BY in_doubt WHERE {IN_DOUBT} GROUP BY provider, operation, currency, state"""
-# The order in which changes were committed is that of their numbers: the one writer gives both.
+# Changes are committed in the order of their `seq`, because one writer does both.
 _ANNOUNCEMENTS = f"""SELECT changes.seq, changes.at, changes.version, changes.entry,
     {", ".join(f"operations.{column}" for column in READ_COLUMNS)}
     FROM changes INDEXED BY telling CROSS JOIN operations ON operations.id = changes.operation_id
     WHERE changes.told = 1 AND changes.seq > ? ORDER BY changes.seq LIMIT ?"""
 _NEWEST_CREDENTIALS = """SELECT credential, sealed FROM credentials WHERE account = ? AND sealed IS NOT NULL
     ORDER BY accepted_at DESC, credential DESC LIMIT ?"""
-# Amounts, accounts and kinds have no index, which every call would pay for: they are looked for among so many of the
-# newest.
+# Amounts, accounts and kinds have no index, because every call would pay for one. A list by them searches this many of
+# the newest operations.
 _SCANNED_MAX = 200_000
 
 
@@ -56,12 +56,12 @@ class SqliteReader:
     def _run_one(self, call: WorkerCall) -> Any:
         method, argument, future, _ = call
         if future.done():
-            return None  # nobody waits for it any more
+            return None  # its caller has given up
         try:
             return method(argument)
         except sqlite3.Error as error:
             return unavailable(error)
-        except Exception as error:  # noqa: BLE001  # told to its caller; the others are still served
+        except Exception as error:  # noqa: BLE001  # raised to its caller; the other calls still run
             return error
 
     def on_idle(self) -> None:
@@ -71,7 +71,7 @@ class SqliteReader:
         self._connection.close()
 
     def interrupt(self) -> None:
-        """End the query that runs: whoever asked for it has given up."""
+        """End the running query, because its caller has given up."""
         self._connection.interrupt()
 
     def read(self, operation_id: str) -> Operation | None:
@@ -149,7 +149,8 @@ class SqliteReader:
 
 
 def listing_queries(listing: OperationQuery) -> list[tuple[str, tuple[Any, ...]]]:
-    """The queries whose first rows together hold the listing's: one a state, so that each can follow its index."""
+    """The queries whose first rows together contain the rows of the list: one for each state, so that each can use its
+    index."""
     conditions, arguments = _conditions(listing)
     if not listing.states:
         return [(_query("", conditions), arguments)]
@@ -158,10 +159,10 @@ def listing_queries(listing: OperationQuery) -> list[tuple[str, tuple[Any, ...]]
         if _has_selective_filter(listing):
             where = ["state = ?", *conditions]
             queries.append((_query("", where), (state.value, *arguments)))
-        elif state is State.SENDING:  # what is being sent is always held
+        elif state is State.SENDING:  # an operation that is being sent always has a lease
             where = ["lease_until_at IS NOT NULL", "state = ?", *conditions]
             queries.append((_query("INDEXED BY leased", where), (state.value, *arguments)))
-        elif state is State.SUCCEEDED:  # most are
+        elif state is State.SUCCEEDED:  # most operations, so there is no index for it
             queries.append((_query("", ["state = ?", *conditions]), (state.value, *arguments)))
         else:
             where = [LISTED_BY_STATE, "state = ?", *conditions]
@@ -212,7 +213,7 @@ def _conditions(listing: OperationQuery) -> tuple[list[str], tuple[Any, ...]]:
 
 
 def _scan_conditions(listing: OperationQuery) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """The bound of a list that only a scan can make."""
+    """The bound for a list that needs a scan."""
     if not _has_selective_filter(listing) and listing.before is None:
         yield "number > (SELECT max(number) FROM operations) - ?", (_SCANNED_MAX,)
     elif not _has_selective_filter(listing):
@@ -226,8 +227,8 @@ def _query(index: str, conditions: list[str]) -> str:
 
 
 # --- Stored webhook events
-# Webhook events in the embedded journal: what providers told us, kept before it was acknowledged. Used by the writer's
-# thread, within its transaction.
+# Webhook events in the embedded journal, stored before the sidecar acknowledges them. The writer's thread uses this,
+# within its transaction.
 
 _COLUMNS = "number, provider, account, event_id, received_at, sealed, result, operation_id, tries, due_at, relay_due_at"
 _STORE = """INSERT OR IGNORE INTO notices
@@ -256,7 +257,7 @@ class SqliteWebhookEvents:
         return self._writer.cursor.execute(_STORE, (*what, *_progress_values(webhook_event))).rowcount == 1
 
     def due(self, limit: int) -> tuple[StoredWebhookEvent, ...]:
-        """Here and not in the reader's thread: what is due is a question to the journal's own clock."""
+        """The due events. This runs in the writer's thread, because it needs the journal's own clock."""
         now = self._writer.time.now()
         cursor = self._writer.cursor
         found: dict[int, float] = {}

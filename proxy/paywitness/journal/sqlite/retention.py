@@ -1,8 +1,8 @@
-"""How the embedded journal forgets: operations become tombstones, tombstones and done webhook events go. Used by the
-writer's thread, within its transaction, a few at a time.
+"""The retention of the embedded journal: it replaces old operations by tombstones, and deletes old tombstones and
+webhook events that are done, a few at a time. The writer's thread runs it, within its transaction.
 
-Operations are walked in the order they started, which is that of the file, so that no index has to be kept for it with
-every call. What may not go yet is passed by; a walk that passed many goes on from there the next time.
+It walks operations in the order of their starts, which is their order in the file, so that no call has to maintain an
+index for it. An operation that must stay is skipped. If a walk reaches its limit, the next walk goes on from there.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _PURGE_WEBHOOK_EVENTS = f"""DELETE FROM notices WHERE number IN (SELECT number F
     WHERE {WEBHOOK_EVENT_DONE} AND received_at <= ? ORDER BY received_at, number LIMIT ?)"""
 
 
-# The newest of an account that can be used again stays as long as its payments: background calls need one.
+# An account's newest credential that can be used again stays as long as its payments, because background calls need it.
 _PURGE_CREDENTIALS = """DELETE FROM credentials WHERE (account, credential) IN
     (SELECT account, credential FROM credentials AS old
     WHERE accepted_at <= ? OR (accepted_at <= ? AND accepted_at < COALESCE((SELECT MAX(accepted_at)
@@ -57,7 +57,7 @@ _OLD_ROWS = "SELECT key FROM ledger INDEXED BY ledger_ages WHERE touched_at <= ?
 class SqliteRetention:
     def __init__(self, writer: SqliteWriter) -> None:
         self._writer = writer
-        self._resume_after = 0  # the number of the operation that the next walk goes on after
+        self._resume_after = 0  # the number of the operation after which the next walk goes on
 
     def retire(self, arguments: tuple[float, float, int, float, float]) -> int:
         retention_s, tombstone_s, limit, payments_s, now_max = arguments

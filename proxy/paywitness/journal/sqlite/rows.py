@@ -1,4 +1,4 @@
-"""The rows of the embedded journal, as the writer looks them up and writes them: always within its transaction."""
+"""The rows of the embedded journal. The writer looks them up and writes them, always within its transaction."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from paywitness.journal.encoding import (
 from paywitness.journal.ledger import followed
 from paywitness.journal.sqlite.schema import DUE
 
-# Every name put into a statement here is a constant of ours; values are always bound
+# Only constants of ours are put into the text of a statement; values are always bound.
 
 SELECT = f"SELECT {', '.join(READ_COLUMNS)} FROM operations"
 _NEWEST_OF_KEY = f"{SELECT} WHERE key = ? ORDER BY generation DESC LIMIT 1"
@@ -39,7 +39,7 @@ _GUARDED_BEFORE = (
 )
 _PAID = f"{SELECT} INDEXED BY guards WHERE guard = ? AND state = 'succeeded' ORDER BY number DESC LIMIT ?"
 _EXPIRED = f"{SELECT} INDEXED BY leased WHERE lease_until_at <= ? ORDER BY lease_until_at, number LIMIT ?"
-# The change that made an operation what it is tells who holds it: us, or whoever had the journal before.
+# The `seq` of an operation's last change shows whether its lease is ours or an earlier process's.
 _OF_EARLIER_HOLDERS = (
     f"{SELECT} INDEXED BY leased WHERE lease_until_at IS NOT NULL AND (lease_until_at <= ? OR ? >= "
     "(SELECT seq FROM changes WHERE operation_id = operations.id AND changes.version = operations.version)) "
@@ -74,7 +74,8 @@ _INSERT_CHANGE = "INSERT INTO changes (operation_id, version, at, entry, told) V
 
 
 def _update_statement(*, erase_request: bool, keep_response: bool, same_guard: bool) -> str:
-    """Large values, and what an index would be rewritten for, are named only where they change."""
+    """The UPDATE of an operation. It names large values and indexed columns only if they change, because SQLite would
+    write them or their index again."""
     assignments = [f"{column} = ?" for column in MUTABLE_COLUMNS if column != "guard"]
     if erase_request:
         assignments.append("sealed_request = NULL")
@@ -102,12 +103,12 @@ _UPDATE_ROW = "UPDATE ledger SET version = ?, value = ?, due_at = ?, touched_at 
 
 
 class SqliteRows:
-    """A `claim_plan.ClaimLookups` over one connection's cursor, and what else its writer looks up."""
+    """A `claim_answer.ClaimLookups` over one connection's cursor, with the writer's other look-ups."""
 
     def __init__(self, cursor: sqlite3.Cursor) -> None:
         self._cursor = cursor
 
-    # What a claim looks up.
+    # The look-ups of a claim.
 
     def newest(self, key: str) -> Operation | None:
         row = self._cursor.execute(_NEWEST_OF_KEY, (key,)).fetchone()
@@ -150,10 +151,10 @@ class SqliteRows:
         query = "SELECT 1 FROM credentials WHERE account = ? AND credential = ?"
         return self._cursor.execute(query, (account, credential)).fetchone() is not None
 
-    # What the other steps look up.
+    # The look-ups of the other steps.
 
     def row_or_linked(self, key: str) -> LedgerRow | None:
-        """The row, or the one that a link leads to."""
+        """The row, or the row that it links to."""
         return followed(self.row(key), self.row)
 
     def due_rows(self, now: float, limit: int) -> list[LedgerRow]:
@@ -164,7 +165,7 @@ class SqliteRows:
         return int(count)
 
     def paid(self, guard: str) -> list[Operation]:
-        """Of those that are `guarded`, the ones that may have paid."""
+        """The operations under the guard that have succeeded."""
         rows = self._cursor.execute(_PAID, (guard, transitions.GUARDED_MAX)).fetchall()
         return list(map(operation_from_row, reversed(rows)))
 
@@ -175,8 +176,8 @@ class SqliteRows:
         return self._several(_OF_EARLIER_HOLDERS, now, opened_at_seq, transitions.EXPIRED_LEASES_MAX)
 
     def due(self, now: float, limit: int, full: frozenset[str]) -> list[Operation]:
-        """Those that nobody holds, longest due first. Each provider is asked for its own: one that is full costs
-        nothing, however much is due there."""
+        """The due operations without a lease, longest due first. The query runs for each provider, so that a provider
+        at its limit costs nothing, however many operations are due there."""
         found: list[tuple[float, int]] = []
         provider = self.scalar(_NEXT_PROVIDER_DUE, "")
         while provider is not None:
@@ -202,7 +203,7 @@ class SqliteRows:
         return NextDue(operations, lease, min(webhook_event, relay), ledger_row, announced_seq)
 
     def not_yet_due(self, provider: str, now: float, limit: int) -> list[tuple[str, State, float]]:
-        """Those of the provider that nobody holds and that are not due yet, earliest first: id, state, due_at."""
+        """The provider's operations that have no lease and are not due yet, earliest first: id, state, due_at."""
         rows = self._cursor.execute(_NOT_YET_DUE, (provider, now, limit))
         return [(operation_id, State(state), due_at) for operation_id, state, due_at in rows]
 
@@ -232,7 +233,7 @@ class SqliteRows:
     def _several(self, query: str, *arguments: object) -> list[Operation]:
         return list(map(operation_from_row, self._cursor.execute(query, arguments).fetchall()))
 
-    # What is written.
+    # Writing.
 
     def insert(self, write: transitions.OperationWrite, sealed_request: bytes | None) -> None:
         operation = write.operation
@@ -240,7 +241,7 @@ class SqliteRows:
         self._append_history(write)
 
     def update(self, write: transitions.OperationWrite, sealed_response: bytes | None = None) -> None:
-        """Write the step over the version before it, or raise StaleWrite and have written nothing."""
+        """Write the step over the version before it. If it raises StaleWrite, nothing was written."""
         operation = write.operation
         *standing, guard = mutable_values(operation)
         if sealed_response is not None:
@@ -248,7 +249,7 @@ class SqliteRows:
         which = (operation.id, operation.version - 1)
         kind = (write.erase_request, sealed_response is not None)
         update = self._cursor.execute
-        # A guard that is kept mostly was kept before.
+        # A guard that the operation holds after the step is mostly the one that it held before.
         same = guard is not None and update(_UPDATES[(*kind, True)], (*standing, *which, guard)).rowcount == 1
         if not same and update(_UPDATES[(*kind, False)], (*standing, guard, *which)).rowcount != 1:
             raise transitions.stale_write(*which)
@@ -267,8 +268,8 @@ class SqliteRows:
         self._cursor.execute(_INSERT_CHANGE, (write.operation.id, entry.version, entry.at, entry_to_text(entry), told))
 
     def store_rows(self, rows: Iterable[LedgerRow], now: float) -> None:
-        """Write rows of the ledger, each over the version before it. Nothing else writes in between: the caller has
-        read these very versions in the same transaction."""
+        """Write ledger rows, each over the version before it. Another version is a bug, because the caller has read
+        these rows in the same transaction."""
         for row in rows:
             if row.version == 1:
                 values: tuple[object, ...] = (row.key, row.version, row.text, row.due_at, now)

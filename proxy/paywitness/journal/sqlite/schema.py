@@ -1,7 +1,7 @@
-"""The tables of the embedded journal, and how an older file becomes the present one.
+"""The tables of the embedded journal, and the migrations of older files.
 
-`changes` is at once the timeline, the attempts with their evidence, the decisions and the outbox: one row a change,
-in the order of `seq`, which is never given twice.
+The table `changes` is the timeline, the attempts with their evidence, the decisions and the outbox, all in one. It has
+one row for each change, in the order of `seq`. No `seq` is used twice.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import sqlite3
 
 from paywitness.core.errors import JournalUnusable
 
-APPLICATION_ID = 0x50575431  # "PWT1": tells a journal from somebody else's database
+APPLICATION_ID = 0x50575431  # "PWT1": distinguishes a journal from any other SQLite database
 
-# Sizes of partial indexes follow what is open, not what is journalled: a clean call enters and leaves `leased` alone.
-# Listings by state name their index, so the predicate stands here once for both.
+# Partial indexes grow with the open operations, not with all operations in the journal. A clean call enters and leaves
+# only `leased`. Lists by state name their index, so both use the predicate here.
 LISTED_BY_STATE = "state NOT IN ('succeeded', 'sending')"
 IN_DOUBT = "state IN ('unknown', 'requires_review')"
 
 _VERSION_1 = (
-    # Ciphertexts come last: a row is read up to the last column asked for, and theirs may span many pages.
+    # Ciphertexts come last: SQLite reads a row up to the last column in the query, and ciphertexts may span many pages.
     """CREATE TABLE operations (
         number INTEGER PRIMARY KEY,
         id TEXT NOT NULL UNIQUE,
@@ -48,7 +48,7 @@ _VERSION_1 = (
         UNIQUE (key, generation)
     ) STRICT""",
     "CREATE INDEX by_client_key ON operations (client_key)",
-    # Where the client's own key goes upstream, the index above finds it already.
+    # If the client's own key goes upstream, the index above finds it already.
     "CREATE INDEX by_provider_key ON operations (provider_key) WHERE provider_key <> client_key",
     "CREATE INDEX by_reference ON operations (reference) WHERE reference IS NOT NULL",
     "CREATE INDEX leased ON operations (lease_until_at) WHERE lease_until_at IS NOT NULL",
@@ -83,16 +83,16 @@ _VERSION_1 = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value ANY NOT NULL) STRICT, WITHOUT ROWID",
 )
 
-# What somebody may have to look at: not what has ended, or is being sent. In each provider's own order, so that one
-# that has all it can bear is passed over without reading what is due there.
+# States in which a resolver may have work: not ended, and not being sent. The index is ordered by provider, so that a
+# provider at its limit is skipped without reading its due operations.
 DUE = "due_at IS NOT NULL AND state IN ('unknown', 'requires_review', 'pending', 'requires_action')"
 WEBHOOK_EVENT_DONE = "result <> 'waiting' AND relay_due_at IS NULL"
 
 _VERSION_2 = (
-    "ALTER TABLE operations ADD COLUMN guard TEXT",  # while the operation keeps it
+    "ALTER TABLE operations ADD COLUMN guard TEXT",  # while the operation holds its guard
     "ALTER TABLE operations ADD COLUMN subject TEXT",  # the guard's intent or target in the clear
-    "ALTER TABLE operations ADD COLUMN stamp TEXT",  # where it is not the id
-    # What version 1 journalled is guarded too, as `core.guard.indexed_guard` would.
+    "ALTER TABLE operations ADD COLUMN stamp TEXT",  # if it differs from the id
+    # Rows of version 1 get their guard too, as `core.guard.indexed_guard` would give it.
     """UPDATE operations SET
         guard = CASE WHEN state IN ('prepared', 'sending', 'backoff', 'unknown', 'requires_review')
             OR (json_extract(identity, '$.guard[0]') = 'intent' AND (state IN ('pending', 'requires_action')
@@ -105,7 +105,7 @@ _VERSION_2 = (
     "CREATE INDEX by_stamp ON operations (stamp) WHERE stamp IS NOT NULL",
     "DROP INDEX due",
     f"CREATE INDEX due ON operations (provider, due_at) WHERE {DUE}",
-    "ALTER TABLE changes ADD COLUMN told INTEGER",  # 1 where it tells something
+    "ALTER TABLE changes ADD COLUMN told INTEGER",  # 1 if the change has an announcement
     "CREATE INDEX telling ON changes (seq) WHERE told = 1",
     "ALTER TABLE credentials ADD COLUMN sealed BLOB",
     """CREATE TABLE aliases (
@@ -150,8 +150,8 @@ _VERSION_2 = (
 )
 
 _VERSION_3 = (
-    # What is kept beside operations, and longer: payments, their names, payout references. Journals of earlier versions
-    # have none: the numbers of their payments are unknown.
+    # Rows that are kept longer than operations: payments, their names, payout references. Journals of earlier versions
+    # have none, so the amounts of their payments are unknown.
     """CREATE TABLE ledger (
         key TEXT PRIMARY KEY,
         version INTEGER NOT NULL,
@@ -161,7 +161,7 @@ _VERSION_3 = (
     ) STRICT, WITHOUT ROWID""",
     "CREATE INDEX ledger_due ON ledger (due_at) WHERE due_at IS NOT NULL",
     "CREATE INDEX ledger_ages ON ledger (touched_at)",
-    # A payment bears the id of its first operation, which needs no line here: a clean payment costs none.
+    # NULL if the payment has the operation's own id, as for its first operation. A clean payment needs no index entry.
     "ALTER TABLE operations ADD COLUMN payment TEXT",
     "CREATE INDEX by_payment ON operations (payment) WHERE payment IS NOT NULL",
 )
@@ -170,7 +170,7 @@ REFUSED_ALIAS = "kind = 'refused'"
 
 _VERSION_4 = (f"CREATE INDEX aliases_refused ON aliases (at) WHERE {REFUSED_ALIAS}",)
 
-# JSON: whose call made it. Earlier ones have none.
+# JSON: the maker of the operation. Tombstones of earlier versions have none.
 _VERSION_5 = ("ALTER TABLE tombstones ADD COLUMN maker TEXT",)
 
 # The statements that lead to version 1, 2, ...: append, never edit.
@@ -178,7 +178,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _
 
 
 def migrate(connection: sqlite3.Connection, migrations: tuple[tuple[str, ...], ...] = MIGRATIONS) -> None:
-    """Make the tables, or move an older file on, whole or not at all. Raises JournalUnusable for what is not ours."""
+    """Create the tables, or migrate an older file, in one transaction. Raises JournalUnusable if the file is not a
+    journal, or is newer than this release."""
     version = _version_of(connection)
     if version > len(migrations):
         raise JournalUnusable(

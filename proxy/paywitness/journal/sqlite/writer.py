@@ -1,8 +1,9 @@
-"""The writer of the SQLite journal: all waiting calls become one transaction and one fsync. Cursors of outbox
-readers too. Each method reads and judges first and writes last, and raises an error of ours only before it has
-written anything. So a batch needs no savepoints: if a call fails half-way by its own fault, the batch is rolled back
-and each call runs again alone. Who holds a cursor is kept in memory, not in the file: only this process can hold the
-file.
+"""The writer of the SQLite journal: all waiting calls become one transaction and one fsync. It also moves the cursors
+of outbox readers.
+
+Each method first reads and judges, and writes last. It raises an error of ours only before it has written anything. So
+a batch needs no savepoints: if a call fails half-way by its own fault, the batch is rolled back and each call runs
+again alone. The leases of cursors are kept in memory, not in the file, because only this process can hold the file.
 """
 
 from __future__ import annotations
@@ -39,15 +40,15 @@ _STORED_CREDENTIAL = "SELECT accepted_at, sealed IS NOT NULL FROM credentials WH
 _STORE_CREDENTIAL = """INSERT INTO credentials (account, credential, accepted_at, sealed) VALUES (?, ?, ?, ?)
     ON CONFLICT DO UPDATE SET accepted_at = excluded.accepted_at, sealed = coalesce(excluded.sealed, sealed)"""
 
-# What to do, with what, and whom to tell; and whether it need not be done once nobody waits for it any more.
+# The method, its argument, the future for the result, and whether the call may be dropped once its caller gives up.
 WorkerCall = tuple[Callable[[Any], Any], Any, "asyncio.Future[Any]", bool]
 _MARK_WORDS = 2
 
 
 class HighWaterMark:
-    """Which journal stands here, and how far it had come: in a small file beside it. A journal that was put back from a
-    copy, or lost its log, is behind its mark. Written with every commit, without a sync: it must outlive this process,
-    not the machine."""
+    """The journal's id and its last `seq`, in a small file beside it. A journal that was restored from a copy, or lost
+    its log, is behind its mark. The mark is written after every commit, without a sync, because it must outlive this
+    process, not the machine."""
 
     def __init__(self, journal: Path) -> None:
         path = journal.with_name(journal.name + ".mark")
@@ -57,12 +58,12 @@ class HighWaterMark:
             raise JournalUnusable(f"the journal's mark {path} cannot be made: {error.strerror}") from error
 
     def read(self) -> tuple[str, int] | None:
-        """The journal's id and its last change. None: nothing is known."""
+        """The journal's id and the `seq` of its last change. None: there is no mark yet."""
         words = os.pread(self._descriptor, 128, 0).decode("ascii", errors="replace").split()
         return (words[0], int(words[1])) if len(words) == _MARK_WORDS and words[1].isdecimal() else None
 
     def store(self, journal_id: str, seq: int) -> None:
-        with contextlib.suppress(OSError):  # a full disk fails the next commit, and says so
+        with contextlib.suppress(OSError):  # if the disk is full, the next commit fails and reports it
             os.pwrite(self._descriptor, f"{journal_id} {seq:020d}\n".encode(), 0)
 
     def close(self) -> None:
@@ -90,7 +91,7 @@ class SqliteWriter:
         self.rows = SqliteRows(self.cursor)
         self._inode = path.stat().st_ino
         self.time = transitions.JournalTime(clock, self._latest_at())
-        # What stands at or before this change was held by whoever had the journal before us.
+        # A lease that was written at or before this change belongs to an earlier process.
         self._opened_at_seq = int(self.rows.scalar("SELECT coalesce(max(seq), 0) FROM changes"))
         self._accepted: dict[tuple[str, str], transitions.AcceptedCredential] = {}
         self._newly_accepted: dict[tuple[str, str], transitions.AcceptedCredential] = {}
@@ -99,13 +100,14 @@ class SqliteWriter:
         self.commits = 0
         self._wal_path = path.with_name(path.name + "-wal")
         self._wal_inode: int | None = None  # of the log that we write, once there is one
-        self._wal_removed = False  # somebody removed it: what is committed is moved into the file at once
+        self._wal_removed = False  # somebody removed the log, so each commit is moved into the file at once
         self._mark = HighWaterMark(path)
         self.journal_id = self._stored_journal_id()
         self.rolled_back_s = self._check_mark()
 
     def _raised_level(self, level: int) -> JournalLevel:
-        """The level of the file, raised to ours: nobody else holds it. Raises JournalUnusable if it is higher."""
+        """The file's level, raised to ours, because no other process holds it. Raises JournalUnusable if it is higher
+        than ours."""
         stored = self.rows.scalar("SELECT value FROM meta WHERE name = 'level'")
         if stored is not None and int(stored) > level:
             raise JournalUnusable(
@@ -132,7 +134,7 @@ class SqliteWriter:
         return str(self.rows.scalar("SELECT value FROM meta WHERE name = 'journal_id'"))
 
     def _check_mark(self) -> float | None:
-        """How long ago the journal turned out to be another or an older one than stood here before; None: never."""
+        """How long ago this file turned out to be another journal than the mark names, or an older one; None: never."""
         known, now, seq = self._mark.read(), self.time.now(), self.rows.scalar(_LAST_SEQ) or 0
         if known is not None and (known[0] != self.journal_id or seq < known[1]):
             _log.error("the journal %s is another or an older one than stood here before", self._path)
@@ -144,7 +146,8 @@ class SqliteWriter:
     # The transaction.
 
     def run_batch(self, calls: list[WorkerCall], computed: Callable[[], None]) -> list[Any]:
-        """All calls in one transaction. If one fails half-way by its own fault, each in a transaction of its own."""
+        """Run all calls in one transaction. If one fails half-way by its own fault, run each in a transaction of its
+        own."""
         results: list[Any] = []
         try:
             self._check_files()
@@ -169,7 +172,7 @@ class SqliteWriter:
         except sqlite3.OperationalError as error:  # the disk, not the call
             self._roll_back()
             return [unavailable(error) for _ in calls]
-        except Exception as error:  # noqa: BLE001  # any call's own fault: it alone is to suffer
+        except Exception as error:  # noqa: BLE001  # one call's own fault: the other calls must not fail with it
             self._roll_back()
             if len(calls) > 1:
                 return [self.run_batch([call], computed)[0] for call in calls]
@@ -200,7 +203,7 @@ class SqliteWriter:
             self._broken = True
 
     def _reconnect(self) -> None:
-        self._check_file()  # another file in its place would know no payment, and own every claim
+        self._check_file()  # another file in its place would know no payment, so every claim would be owned
         self._connection = open_for_writing(self._path)
         self.cursor = self._connection.cursor()
         self.rows = SqliteRows(self.cursor)
@@ -322,7 +325,7 @@ class SqliteWriter:
         )
         if latest == revision:
             return
-        self.cursor.execute(  # one that comes back after another is the latest again
+        self.cursor.execute(  # a revision that returns after another one is the latest again
             "INSERT OR REPLACE INTO revisions (provider, revision, content, kept_at) VALUES (?, ?, ?, ?)",
             (provider, revision, content, self.time.now()),
         )
@@ -338,16 +341,16 @@ class SqliteWriter:
         return StoreClock(self.time.now(), self._wall_clock.now(), self.rows.row(AGES_KEY), self.rows.next_due())
 
     def store_time(self, _: None) -> None:
-        """A small real write, which health asks for; and a restart goes on from the time it holds."""
-        self._check_file()  # what is written to a file without a name is lost at the next start
+        """Store the journal's time: a small real write for the health check. A restart goes on from the stored time."""
+        self._check_file()  # a write to a file that was deleted is lost at the next start
         self.cursor.execute("INSERT OR REPLACE INTO meta VALUES ('latest_at', ?)", (self.time.now(),))
 
-    # What the steps are made of.
+    # Parts of the steps.
 
     def _check_files(self) -> None:
-        """Before anything is written: the file is the one that was opened, and so is the log beside it. A log that was
-        removed is still open here, with all that was committed: it is moved into the file, and so is every commit from
-        then on. Nothing is lost."""
+        """Check before a write that the file and its log are still the ones that were opened. If somebody removed the
+        log, it is still open here, with all its commits. It is then moved into the file, and so is every later commit.
+        Nothing is lost."""
         if self._broken:
             self._reconnect()
         self._check_file()
@@ -362,7 +365,7 @@ class SqliteWriter:
         try:
             moved = move_wal_into_file(self._connection)
         except sqlite3.ProgrammingError:
-            self._broken = True  # the connection was closed, and took its log along
+            self._broken = True  # the connection was closed, and the removed log is gone with it
             raise
         if not moved:
             raise JournalUnavailable("the journal's log was removed, and cannot be moved into the file now")
@@ -374,11 +377,11 @@ class SqliteWriter:
         except OSError:
             inode = None
         if inode != self._inode:
-            self._broken = True  # another connection is opened once the file is back
+            self._broken = True  # a new connection is opened when the file is back
             raise JournalUnavailable(f"the journal {self._path} was moved or deleted while it was open")
 
     def forget_acceptances(self) -> None:
-        """Some were removed: what is in the file counts."""
+        """Forget the acceptances in memory after some were deleted, so that only the file counts."""
         self._accepted.clear()
 
     def _store_acceptance(self, change: OperationChange, now: float) -> None:
@@ -400,7 +403,7 @@ _MOVE_CURSOR = """INSERT INTO cursors (name, seq) VALUES (?, ?)
 
 
 class SqliteCursors:
-    """Steps of the writer, run in its thread and within its transaction."""
+    """The writer's steps on cursors. They run in its thread and within its transaction."""
 
     def __init__(self, writer: SqliteWriter) -> None:
         self._writer = writer

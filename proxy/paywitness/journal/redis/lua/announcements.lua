@@ -1,4 +1,4 @@
--- after seq | at most: changes that tell something: seq, row, version, entry.
+-- after seq | at most: changes with an announcement: seq, row, version, entry.
 local told = {}
 for _, change in ipairs(redis.call('XRANGE', P .. 'told', '(' .. ARGV[1] .. '-0', '+', 'COUNT', ARGV[2])) do
   local id, version = string.match(change[2][2], '^(%S+) (%d+)$')

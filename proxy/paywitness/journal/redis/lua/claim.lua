@@ -1,6 +1,6 @@
--- time | question (5) | count of ledger rows | rows | start, or nothing where it is not permitted.
--- Nothing known, not of a retired payment of the guard either, and the ledger as it was thought to be: the operation is written as it starts, and owned. Else: what is
--- known, for Python to judge.
+-- time | question (5) | count of ledger rows | rows | start, or nothing if the call may not start.
+-- If the key and the guard are new (no retired payment of the guard either), and the ledger is as Python assumed, the
+-- operation is written as it starts, and owned. Else: the rows found, for Python to judge.
 local refused = refusal()
 if refused then
   return refused

@@ -1,5 +1,5 @@
--- time | key: the journal's time, the store's clock itself, the row of the ledger, if there is one, and what is due next:
--- provider, due, ... | end of a lease | webhook event | relay | row of the ledger ('': none) | last seq told.
+-- time | key: the journal's time, the store's own clock, the ledger row, if there is one, and the next due times:
+-- provider, due, ... | end of a lease | webhook event | relay | ledger row ('': none) | last seq of an announcement.
 local now = tell_time(ARGV[1])
 local given = string.match(ARGV[1], '^[^|]*')
 local raw = given ~= '' and given or redis_time()

@@ -1,6 +1,7 @@
 -- time | question (5) | token | judged at | good for so many seconds | acceptance (3) | alias's key | alias |
 -- count of sheets | count of ledger rows | sheets | rows | start, or nothing.
--- All of what Python judged, over exactly what it read; else nothing, and what is known now.
+-- Writes all of Python's judgement if the data is still exactly the data it read. Else: writes nothing, and returns the
+-- present data.
 local refused = refusal()
 if refused then
   return refused

@@ -1,4 +1,4 @@
--- time | name | seq | token, or nothing: whether whoever has the token may move it (`holding.holds`). Never back.
+-- time | name | seq | token, or nothing: whether the token holds the cursor (`transitions.holds_cursor`). Never back.
 local now = tell_time(ARGV[1])
 if ARGV[4] ~= '' then
   local token, runs, known = holder(ARGV[2], now)

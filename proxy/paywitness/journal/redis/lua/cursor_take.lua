@@ -1,4 +1,5 @@
--- time | name | token | seconds: how far the cursor has come, and it is held; nil where it may not be (`holding.held_on`).
+-- time | name | token | seconds: how far the cursor has come; the token holds it then. nil if it may not
+-- (`transitions.cursor_lease`).
 local now = tell_time(ARGV[1])
 local token, runs, known = holder(ARGV[2], now)
 if token and ((token == ARGV[3]) ~= runs or (runs and not known)) then

@@ -1,4 +1,4 @@
--- time | at most | providers that are full ...: what is due and held by nobody, longest due first, as rows.
+-- time | at most | providers that are full ...: due operations without a lease, longest due first, as rows.
 local now = tell_time(ARGV[1])
 local full, due = {}, {}
 for i = 3, #ARGV do

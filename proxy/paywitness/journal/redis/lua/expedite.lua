@@ -1,5 +1,5 @@
--- time | provider | within seconds | at most | look at so many | states ...: what is due sooner now, and how many
--- (`haste.hastened`). Only that is written: no version, no history.
+-- time | provider | within seconds | at most | read at most | states ...: makes operations due sooner, returns how many
+-- (`transitions.expedited_due_times`). Only the due times are written: no version, no history.
 local now = tell_time(ARGV[1])
 local due, within, limit = P .. 'due:' .. ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local states = {}

@@ -1,4 +1,5 @@
--- time | passed over | at most | none that ends later than this, or '': those whose lease is over, longest over first, as rows.
+-- time | skipped | at most | none that ends later than this, or '': operations with an expired lease, longest expired
+-- first, as rows.
 local now = tell_time(ARGV[1])
 local over = now
 if ARGV[4] ~= '' and tonumber(ARGV[4]) < tonumber(now) then

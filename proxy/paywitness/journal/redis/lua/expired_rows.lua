@@ -1,4 +1,4 @@
--- ids ...: for each that is there, its row and the aliases that stand for it.
+-- ids ...: for each that exists, its row and its aliases.
 local found = {}
 for _, id in ipairs(ARGV) do
   local operation = row(id, false)

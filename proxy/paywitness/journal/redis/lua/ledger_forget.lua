@@ -1,4 +1,5 @@
--- now | (key, version, '1' to forget it or '' to keep it for longer) ...: over exactly what was read. How many went.
+-- now | (key, version, '1' to delete it or '' to keep it for longer) ...: only rows still at that version. How many
+-- were deleted.
 local forgotten = 0
 for at = 2, #ARGV, 3 do
   local key, version, forget = ARGV[at], ARGV[at + 1], ARGV[at + 2]

@@ -1,4 +1,4 @@
--- keys ...: their rows, links followed; false for what is not there.
+-- keys ...: their rows, links followed; false if there is no row.
 local rows = {}
 for i, key in ipairs(ARGV) do
   local found = ledger_row(key)

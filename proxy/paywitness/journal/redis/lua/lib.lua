@@ -1,21 +1,23 @@
--- Times in seconds since 1970, as text. What all scripts share: it is put in front of each of them. Redis makes every
--- function anew whenever a script runs: what only some need stands in a file of its own.
--- KEYS[1] is the prefix of every key. KEYS[2] ends with the level that the sidecar keeps (`core.levels`). Rules are not here: Python judges, these look up, compare and write.
+-- Times in seconds since 1970, as text. This file is put in front of every script. Functions that only some scripts
+-- need are in files of their own, because Redis creates every function again whenever a script runs.
+-- KEYS[1] is the prefix of every key. KEYS[2] ends with the level that the sidecar keeps (`core.levels`). The rules are
+-- not here: Python judges, the scripts look up, compare and write.
 --
--- o:ID           one operation: n number, v version, t and u lease token and end, f what it is, m how it stands, x the
---                moving lines of the index, s the last number told, q and r sealed, e1 e2 ... its history
+-- o:ID           one operation: n number, v version, t and u lease token and end, f its identity, m its state, x its
+--                changing index lines, s the seq of its last announcement, q and r sealed, e1 e2 ... its history
 -- keys           kKEY -> ids, oldest first; aKEY -> its alias (refused: see lib_aliases.lua); tKEY -> its tombstone
 -- x:LETTER       index: word NUL id, in the order of words (a guard's in the order that operations started)
--- leases         until -> number:id               due:PROVIDER          due -> number:id, of those that nobody holds
--- told           the stream of changes that tell something, by seq (counted in seq)
--- doubts         ID -> what the gauges tell of it, of those in doubt
--- credentials, sealed_credentials, accepted:ACCOUNT      accepted for an account: when, itself, the newest
--- revisions, latest_revisions, cursors, meta, time       by name (meta: see replication_seen.lua); the latest time told
+-- leases         until -> number:id               due:PROVIDER          due -> number:id, of operations without a lease
+-- told           the stream of changes with an announcement, by seq (counted in seq)
+-- doubts         ID -> the gauges' values of it, of operations in doubt
+-- credentials, sealed_credentials, accepted:ACCOUNT      accepted for an account: when, sealed, the newest
+-- revisions, latest_revisions, cursors, meta, time       by name (meta: see replication_seen.lua); the latest time
 -- time_behind, level                                     see tell_time, level.lua
--- epoch          which life of the journal this is: another one, or none, means that it forgot what it knew
+-- epoch          changes whenever the journal has lost data; a missing epoch means that too
 -- cursor_leases                                          see lib_cursor.lua
 -- l:KEY, ledger_due, ledger_ages                         see lib_ledger.lua
--- n:NUMBER, events, notices_due, notices_to_relay, notices_done, buried      see lib_webhook_events.lua, tombstone.lua, purge.lua
+-- n:NUMBER, events, notices_due, notices_to_relay, notices_done, buried
+--                                                        see lib_webhook_events.lua, tombstone.lua, purge.lua
 local P = KEYS[1]
 local NUL = '\0'
 
@@ -24,8 +26,9 @@ local function redis_time()
   return time[1] .. '.' .. string.format('%06d', time[2])
 end
 
--- The journal must be the one that the asker knows: of the same epoch, and not older than what it was told last. Else it
--- lost its keys, or older ones were put back. The first to notice begins another epoch, so that all others notice too.
+-- The journal must be the one that the sidecar knows: the same epoch, and not older than the latest time that the
+-- sidecar has seen. Else it lost its keys, or older ones were put back. The first sidecar to notice begins another
+-- epoch, so that all others notice too.
 local function check_memory(latest, at, epoch, mark)
   local stored = redis.call('GET', P .. 'epoch')
   if stored == epoch and tonumber(latest or 0) >= tonumber(mark) then
@@ -45,9 +48,9 @@ local function check_memory(latest, at, epoch, mark)
   error('JOURNALLOST ' .. stored, 0)
 end
 
--- The journal's time: given, or Redis' own; it never goes back. After the clock was set back it goes on at half its pace
--- (`transitions.JournalTime`): time_behind is the time told then, a space, and what the clock said. Asked for as: given |
--- epoch that is known | latest time that was told.
+-- The journal's time: the given one, or Redis' own. It never goes back. If the clock was set back, it goes on at half
+-- pace (`transitions.JournalTime`): time_behind is the journal's time then, a space, and the clock's. `asked`: given
+-- time | epoch that the sidecar knows | latest time that the sidecar has seen.
 local function tell_time(asked)
   local given, epoch, mark = string.match(asked, '^([^|]*)|([^|]*)|(.*)$')
   local at = given
@@ -70,7 +73,7 @@ local function tell_time(asked)
   return at
 end
 
--- What a script answers that was asked by a sidecar of a lower level than the journal's; nil: it is high enough.
+-- The answer to a sidecar of a lower level than the journal's; nil: its level is high enough.
 local function refusal()
   local level = tonumber(string.match(redis.call('GET', P .. 'level') or '', '^%d+') or '1')
   if level > tonumber(string.match(KEYS[2] or '', '%d+$') or '1') then
@@ -98,7 +101,7 @@ local function row(id, sealed)
   return {id, unpack(found)}
 end
 
--- The newest under a guard, newest first.
+-- The newest operations under a guard, newest first.
 local function guarded(guard, limit)
   if guard == '' then
     return {}

@@ -1,5 +1,5 @@
--- An alias is lines: operation id, the word of its client key, the rest. Keys that were refused stand in `refused` too, by
--- when that was.
+-- An alias has three lines: operation id, index word of its client key, the rest. Refused keys are in `refused` too, by
+-- the time of the refusal.
 local function alias_entries(key, alias)
   local id, word = string.match(alias, '^([^\n]*)\n([^\n]*)\n')
   return id, word .. NUL .. key .. NUL .. id, id .. NUL .. key

@@ -1,13 +1,13 @@
--- cursor_leases  NAME -> token, until and history (apart by spaces): who moves the cursor, and on which data set.
--- After a failover a lease of the time before is over for its holder: numbers that it has read may be given again, to
--- other changes. For others it runs on, for its holder may still be at work.
+-- cursor_leases  NAME -> token, until and history (apart by spaces): the lease on the cursor, and its data set.
+-- After a failover an earlier lease is over for its holder, because numbers that it has read may be used again for
+-- other changes. For other tokens it runs on, because its holder may still be at work.
 
 local function history()
   local info = redis.pcall('INFO', 'replication')
   return type(info) == 'string' and string.match(info, 'master_replid:(%x+)') or '-'
 end
 
--- Whose it is, whether it runs, and whether it is of this data set.
+-- The lease's token, whether the lease runs, and whether it belongs to this data set.
 local function holder(name, now)
   local lease = redis.call('HGET', P .. 'cursor_leases', name)
   if not lease then

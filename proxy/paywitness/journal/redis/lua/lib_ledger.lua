@@ -1,5 +1,5 @@
--- Times in seconds since 1970, as text. Rows of the ledger: l:KEY is version, a space, and text. A text that begins with @ is a
--- link to another key. ledger_due: when somebody should look at a row; ledger_ages: when it was written last.
+-- Times in seconds since 1970, as text. Ledger rows: l:KEY is version, a space, and text. A text that begins with @ is
+-- a link to another key. ledger_due: when a row is due; ledger_ages: when it was last written.
 local function ledger_row(key)
   local stored = redis.call('GET', P .. 'l:' .. key)
   if not stored then
@@ -9,13 +9,13 @@ local function ledger_row(key)
   return {key, version, text}
 end
 
--- The key that a row links to; nil if it is no link. A payment that turned out to be another one may have done so twice.
+-- The key that a row links to; nil if it is no link. Links may lead to links: a payment can be merged more than once.
 local LINKS_MAX = 8
 local function linked_key(row)
   return row and string.sub(row[3], 1, 1) == '@' and string.sub(row[3], 2) or nil
 end
 
--- Whether each of the rows would be written over the version before it. A row is: key, version, text, due or ''.
+-- Whether each of the rows would be written over the version before its own. A row is: key, version, text, due or ''.
 local LEDGER_ROW = 4
 local function ledger_fits(at, count)
   for i = 0, count - 1 do

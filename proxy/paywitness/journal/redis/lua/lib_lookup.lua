@@ -1,4 +1,4 @@
--- Looking up all that a claim or a change may have to know.
+-- The look-ups of a claim or a change.
 local function disputed(ids)
   local newest_first = {}
   for id in string.gmatch(ids, '%S+') do

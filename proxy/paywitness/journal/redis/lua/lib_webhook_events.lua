@@ -1,5 +1,5 @@
--- Shared by the scripts of webhook events. n:NUMBER is one: event, what it is, how it stands, sealed, received at.
-local HELD_S = 30 -- by one taker: others are not given it meanwhile, in case it is being applied or relayed
+-- Shared by the scripts of webhook events. n:NUMBER is one: event, its identity, its progress, sealed, received at.
+local HELD_S = 30 -- by one taker: no other gets the event meanwhile, in case it is being applied or relayed
 local function place_notice(number, due, relay_due, done, received)
   for name, at in pairs({notices_due = due, notices_to_relay = relay_due, notices_done = done and received or ''}) do
     if at ~= '' then

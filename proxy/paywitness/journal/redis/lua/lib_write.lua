@@ -1,5 +1,5 @@
--- Times in seconds since 1970, as text. Writing operations and their lines of the index.
--- A line of the index is a letter and a word.
+-- Times in seconds since 1970, as text. Writes operations and their index lines.
+-- An index line is a letter and a word.
 local function entry_of(id, number, line)
   local letter, word = string.sub(line, 1, 1), string.sub(line, 2)
   if letter == 'g' then
@@ -19,7 +19,7 @@ local function reindex(id, number, before, after)
   if before == after then
     return
   end
-  if before == '' or string.sub(after, 1, #before + 1) == before .. '\n' then -- the common case: nothing goes
+  if before == '' or string.sub(after, 1, #before + 1) == before .. '\n' then -- the common case: no line is removed
     return add_lines(id, number, string.sub(after, #before + 1))
   end
   local new = {}
@@ -46,7 +46,7 @@ local function date(text, now)
   return text
 end
 
--- A sheet is what is written of one operation: so many arguments, in this order.
+-- A sheet is the 18 arguments that write one operation, in this order.
 local SHEET = 18
 local function sheet_at(at)
   local sheet = {
@@ -59,7 +59,7 @@ local function sheet_at(at)
   return sheet
 end
 
--- Where it is held, until when: a time, or so many seconds from now.
+-- The end of the lease: `sheet.lease` is a time, or `+` and the seconds from now.
 local function lease_until(sheet, now)
   if string.sub(sheet.lease, 1, 1) == '+' then
     return string.format('%.17g', tonumber(now) + tonumber(string.sub(sheet.lease, 2)))
@@ -109,7 +109,7 @@ local function write(sheet, number, index_before, now, fields)
     redis.call('HDEL', place, unpack(gone))
   end
   reindex(sheet.id, number, index_before, sheet.index)
-  local listed = string.find('\n' .. index_before, '\ns', 1, true) -- only what is listed by its state is due, or in doubt
+  local listed = string.find('\n' .. index_before, '\ns', 1, true) -- only such an operation can be due or in doubt
   if sheet.due ~= '' then
     redis.call('ZADD', P .. 'due:' .. sheet.provider, sheet.due, member)
     redis.call('SADD', P .. 'due', sheet.provider)
@@ -123,7 +123,7 @@ local function write(sheet, number, index_before, now, fields)
   end
 end
 
--- Written over exactly what was read, or not at all.
+-- Writes the sheet if the operation still has the version and lease that were read. Else: false, nothing is written.
 local function write_over(sheet, now)
   local stored = redis.call('HMGET', P .. 'o:' .. sheet.id, 'v', 'n', 'x', 'u')
   if stored[1] ~= sheet.before or (sheet.held ~= '*' and (stored[4] or '') ~= sheet.held) then
@@ -133,8 +133,8 @@ local function write_over(sheet, now)
   return true
 end
 
--- A start is a sheet, and: created, what it is, its key, the lines of the index that stay, the sealed request; and '1'
--- where the key stays that of its newest operation. `known`: the key may have operations already.
+-- A start is a sheet, and: created, its identity, its key, its permanent index lines, the sealed request; and '1' if
+-- the key's newest operation stays the newest. `known`: the key may have operations already.
 local function start(at, now, known)
   local sheet = sheet_at(at)
   local created, body, key = date(ARGV[at + SHEET], now), ARGV[at + SHEET + 1], ARGV[at + SHEET + 2]

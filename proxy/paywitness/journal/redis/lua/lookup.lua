@@ -1,2 +1,2 @@
--- time | question (5): what is known.
+-- time | question (5): the data found (see lib_lookup.lua).
 return {'found', look(2, tell_time(ARGV[1]))}

@@ -1,5 +1,6 @@
--- tombstones buried up to | webhook events received up to, keys refused, and credentials accepted | at most, of each | credentials
--- accepted up to, the newest of an account too | where to go on with credentials: forgotten; how many, and where to go on.
+-- Deletes old rows. tombstones buried up to | webhook events received, keys refused, credentials accepted up to | at
+-- most, of each | credentials accepted up to, an account's newest too | position in credentials to go on from: how many
+-- were deleted, and the next position.
 local forgotten = 0
 for _, key in ipairs(redis.call('ZRANGEBYSCORE', P .. 'buried', '-inf', ARGV[1], 'LIMIT', 0, ARGV[3])) do
   redis.call('HDEL', P .. 'keys', 't' .. key)
@@ -17,13 +18,13 @@ for _, number in ipairs(redis.call('ZRANGEBYSCORE', P .. 'notices_done', '-inf',
 end
 for _, key in ipairs(redis.call('ZRANGEBYSCORE', P .. 'refused', '-inf', ARGV[2], 'LIMIT', 0, ARGV[3])) do
   local alias = redis.call('HGET', P .. 'keys', 'a' .. key)
-  if alias and refused_at(alias) then  -- a sidecar of an earlier release may have let it join since
+  if alias and refused_at(alias) then  -- a sidecar of an earlier release may have let the key join since
     forget_alias(key, alias)
   end
   redis.call('ZREM', P .. 'refused', key)
   forgotten = forgotten + 1
 end
--- Accepted credentials, some at a time; an account's newest that is sealed stays as long as its payments do.
+-- Accepted credentials, some at a time. An account's newest sealed credential stays as long as its payments.
 local page = redis.call('HSCAN', P .. 'credentials', ARGV[5], 'COUNT', ARGV[3])
 for i = 1, #page[2], 2 do
   local pair, at = page[2][i], tonumber(page[2][i + 1])

@@ -1,6 +1,6 @@
--- time | guard whose others are to be asked, or '' | acceptance (3) | count of ledger rows | rows | sheet.
--- One change over its version. Where another stands under the guard, or the ledger is not as it was thought to be,
--- nothing is written: Python has to judge.
+-- time | guard to check for other operations, or '' | acceptance (3) | count of ledger rows | rows | sheet.
+-- Writes one change over its version. If another operation is under the guard, or the ledger is not as Python assumed,
+-- nothing is written, and Python has to judge.
 local refused = refusal()
 if refused then
   return refused

@@ -1,4 +1,5 @@
--- time | seconds | id, token ...: leases that run and are held so, lengthened, never shortened (`steps.renewed`).
+-- time | seconds | id, token ...: lengthens leases that run and have this token, never shortens one
+-- (`transitions.renewed_lease`).
 local now = tonumber(tell_time(ARGV[1]))
 local till = string.format('%.17g', now + tonumber(ARGV[2]))
 local renewed = {}

@@ -1,7 +1,7 @@
--- replication id | process | '1' where it took over from another | '1' where it has replicas | epoch and latest time that
--- the asker knows of it ('' where it knows none).
--- The journal is told under which history it is written. Whether it ever had replicas, how many seconds ago it came back
--- as another Redis or without what it knew ('' where nobody knows of that), and its epoch.
+-- replication id | process | '1' if it took over from another | '1' if it has replicas | epoch and latest time that the
+-- sidecar knows ('' if it knows none).
+-- Stores the replication id under which the journal is written. Returns whether it ever had replicas, how many seconds
+-- ago it came back as another Redis or lost data ('' if no sidecar noticed that), and its epoch.
 local meta = P .. 'meta'
 local known, process = unpack(redis.call('HMGET', meta, 'replication_id', 'process'))
 local time = redis.call('TIME')
@@ -16,8 +16,8 @@ end
 if known ~= ARGV[1] or is_lost then
   if is_another or is_lost then
     redis.call('HSET', meta, 'rolled_back_at', now)
-    -- Numbers that were given and forgotten are not given again: whoever has read the feed up to one of them would
-    -- miss what comes under it.
+    -- Numbers that were used and lost are not used again: a reader of the feed that has come to one of them would miss
+    -- the new change with that number.
     for _, counter in ipairs({'seq', 'takers'}) do
       redis.call('INCRBY', P .. counter, NUMBERS_SKIPPED)
     end

@@ -1,4 +1,4 @@
--- ids ...: their rows, of those that are there.
+-- ids ...: the rows of those that exist.
 local rows = {}
 for _, id in ipairs(ARGV) do
   rows[#rows + 1] = row(id, false)

@@ -1,5 +1,6 @@
--- time | retention in seconds | after this id | at most | counted back from this at the latest, or '': operations in the order of their ids that may be old enough
--- to go. Now, how far every reader of outcomes has come (or nothing), the id to go on after ('' at the end), ids.
+-- time | retention in seconds | after this id | at most | ages are counted back from this at the latest, or '':
+-- operations, in the order of their ids, that may be old enough to be retired. Returns now, how far every reader of
+-- outcomes has come (or nothing), the id to go on after ('' at the end), and the ids.
 local now = tell_time(ARGV[1])
 local counted = tonumber(now)
 if ARGV[5] ~= '' then
@@ -24,7 +25,7 @@ for _, member in ipairs(members) do
       break
     end
     local ended = tonumber(string.match(found[2], '^%[[^,]+,[^,]+,([^,]+),'))
-    -- Of one whose customer never acted, that nobody will look at again: when it was written last.
+    -- If its customer never acted and it is not due any more: the time when it was last written.
     ended = ended or tonumber(string.match(found[2], '^%[([^,]+),[^,]+,null,"requires_action",null,'))
     if ended and ended <= before and not found[3] then
       old[#old + 1] = id

@@ -1,4 +1,4 @@
--- time | provider | revision NUL-joined name | revision | content as it is kept: the latest of its provider from now on.
+-- time | provider | provider NUL revision | revision | content: the latest revision of its provider from now on.
 local now = tell_time(ARGV[1])
 if redis.call('HGET', P .. 'latest_revisions', ARGV[2]) ~= ARGV[4] then
   redis.call('HSET', P .. 'revisions', ARGV[3], now .. ' ' .. ARGV[5])

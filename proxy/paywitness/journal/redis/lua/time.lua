@@ -1,2 +1,2 @@
--- time: a small real write, which health asks for.
+-- time: a small real write for the health check.
 return tell_time(ARGV[1])

@@ -1,5 +1,5 @@
 -- buried at | count | (id, version, lease, key, provider, index that stays) ... | (key, ended at, tombstone) ...
--- Tombstones in the place of operations, all of them over exactly what was read, or nothing. How many went.
+-- Replaces operations by tombstones: all of them, if each is still as it was read, or none. Returns how many.
 local count = tonumber(ARGV[2])
 for i = 0, count - 1 do
   local at = 3 + i * 6

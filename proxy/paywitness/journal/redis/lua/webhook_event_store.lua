@@ -1,4 +1,4 @@
--- event | what it is | how it stands | sealed | received at | due | relay due | done: 1 where the event is new.
+-- event | its identity | its progress | sealed | received at | due | relay due | done: 1 if the event is new.
 if redis.call('HEXISTS', P .. 'events', ARGV[1]) == 1 then
   return 0
 end

@@ -1,4 +1,4 @@
--- number | how it stands | due | relay due | done: where it is there.
+-- number | its progress | due | relay due | done: written if the event exists.
 local received = redis.call('HGET', P .. 'n:' .. ARGV[1], 'received')
 if received then
   redis.call('HSET', P .. 'n:' .. ARGV[1], 'standing', ARGV[2])

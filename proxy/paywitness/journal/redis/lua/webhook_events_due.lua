@@ -1,4 +1,4 @@
--- time | at most | taker: those that are due and no other taker is at: longest due first, then as they came.
+-- time | at most | taker: due events that no other taker holds, longest due first, then in the order they came.
 local now = tell_time(ARGV[1])
 local limit = tonumber(ARGV[2])
 local at = {}

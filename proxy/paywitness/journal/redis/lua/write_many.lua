@@ -1,4 +1,4 @@
--- time | judged at | good for seconds | sheets: each over exactly what was read of it, or not. Which were written.
+-- time | judged at | good for seconds | sheets: each is written if its operation is still as it was read. Which were.
 local refused = refusal()
 if refused then
   return refused
