@@ -1,7 +1,7 @@
-"""Our own part of Prometheus: which words may be labels, a histogram without locks, and a scrape in pieces.
+"""Our additions to the Prometheus client: which names may be labels, a histogram without locks, a scrape in pieces.
 
-Histograms are observed in the loop's thread alone. A scrape takes milliseconds in that same thread, so it is encoded
-family by family and calls go on between two of them.
+Only the loop's thread observes histograms. A scrape takes milliseconds in that same thread, so it is encoded family by
+family, and calls go on between two families.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from paywitness.core.problems import Problem
 from paywitness.core.provider_contract import OperationKind
 
 # --- Labels
-# Which words may become labels. The rest, which a caller may have made up, is `other`.
+# Which names may become labels. All others, which a caller may have made up, become `other`.
 #
-# A name of a provider or an operation becomes known by a policy book that was in force, or by an operation that was
-# journalled under one; it stays known, so that a series does not change its name when a policy file is removed.
+# The name of a provider or an operation becomes known by a policy book that was in force, or by an operation that was
+# journalled under one. It stays known, so that a series does not change its name when a policy file is removed.
 #
 # `kind` follows from the two names, so that all metrics of a sidecar agree on it: the newest book gives it. If no book
 # names the operation, it is the kind that the operation was journalled with.
@@ -128,7 +128,7 @@ class KnownNames:
 
 
 class BoundedLabels:
-    """Words that come from code and not from callers; bounded all the same. `only`: these, and no others."""
+    """Labels that come from code and not from callers, bounded all the same. `only`: these labels and no others."""
 
     def __init__(self, only: Iterable[str] | None = None) -> None:
         self._known = set(only or ())
@@ -153,9 +153,9 @@ class HistogramSeries:
 
     def __init__(self, bounds_s: tuple[float, ...]) -> None:
         self._bounds_s = bounds_s
-        self.counts = [0] * (len(bounds_s) + 1)  # the last one is what is longer than all bounds
+        self.counts = [0] * (len(bounds_s) + 1)  # the last one counts values above all bounds
         self.sum_s = 0.0
-        self.exemplars: dict[int, Exemplar] = {}  # by bucket: the last of a trace that fell into it
+        self.exemplars: dict[int, Exemplar] = {}  # by bucket: the last value with a trace that fell into it
 
     def observe(self, seconds: float, trace_id: str | None = None) -> None:
         bucket = bisect_left(self._bounds_s, seconds)
@@ -187,7 +187,7 @@ class DurationHistogram(Collector):
         yield HistogramMetricFamily(self._name, self._help_text, labels=self._labels)
 
     def collect(self) -> Iterator[Metric]:
-        """May be asked in another thread: a series is read as it is just then, its count always that of its buckets."""
+        """May run in another thread: each series is read as it is then, and its count is the sum of its buckets."""
         family = HistogramMetricFamily(self._name, self._help_text, labels=self._labels)
         for labels, series in tuple(self._series.items()):
             cumulative = accumulate(tuple(series.counts))
@@ -201,13 +201,13 @@ class DurationHistogram(Collector):
 
 # --- Exposition
 
-_END_OF_EXPOSITION = b"# EOF\n"  # of the newer format, which may stand only once
+_END_OF_EXPOSITION = b"# EOF\n"  # of the newer format, which may have it only once
 
 Encoder = Callable[[Collector], bytes]
 
 
 class _SingleFamily(Collector):
-    """A family by itself, as an encoder asks for it."""
+    """One family as a collector, because an encoder needs one."""
 
     def __init__(self, family: Metric) -> None:
         self._family = family
@@ -217,7 +217,7 @@ class _SingleFamily(Collector):
 
 
 def exposition_pieces(registry: CollectorRegistry, encode: Encoder) -> Iterator[bytes]:
-    """What the encoder would write of the registry, family by family."""
+    """The encoder's output for the registry, family by family."""
     ends = False
     for family in registry.collect():
         written = encode(_SingleFamily(family))
