@@ -60,4 +60,4 @@ class Randomness(ABC):
 class SystemRandomness(Randomness):
     """The operating system's randomness: unguessable, about a microsecond a call."""
 
-    random_bytes = staticmethod(os.urandom)  # type: ignore[assignment]  # called as the method is, and a frame less
+    random_bytes = staticmethod(os.urandom)  # type: ignore[assignment]  # called like the method, with one frame less

@@ -3,7 +3,7 @@ again.
 
 The rule, kept here alone: at most one line a minute of each, with the number of lines left out. There are two ways:
 
-- A line is marked, `_log.error(text, extra=REPEATS)`, or `extra=repeats(host)` if it has one minute for each host. The
+- A line is marked, `_log.error(text, extra=REPEATS)`, or `extra=repeats(host)` for one line a minute for each host. The
   filter of the process's log, `RepeatedLines`, holds lines back and counts them: `left_out` of the next one.
 - A dependency that may be down for a while has a `DependencyOutage`: one line when it goes down, one a minute with how
   long it has been down, and one when it is back.

@@ -1,4 +1,4 @@
-"""Secrets: the vault that seals what the journal stores, and the secrets that a sidecar is given or creates.
+"""Secrets: the vault that seals stored messages, and the secrets that a sidecar is given or creates.
 
 Sealing is AES-256-GCM with the operation's id as associated data, so that a ciphertext moved to another operation does
 not open. The first key of the ring seals, and all of them open. To rotate keys, put the new one in front, and drop the

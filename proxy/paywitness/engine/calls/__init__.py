@@ -9,7 +9,7 @@ duplicates        single flight; replay, join or refuse a call whose key is know
 refused_lookups   journal look-ups for calls that our limits refuse
 waiters           callers that wait for an operation, and their deadlines
 fallback          from an operation without effect to another route of the same API
-passthrough       forwards what is no operation, once, unchanged
+passthrough       forwards a call that is no operation, once, unchanged
 shadow            shadow mode: decides without acting
 stored_messages   sealed requests, responses and credentials; the bytes of an attempt
 """

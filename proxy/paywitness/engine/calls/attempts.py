@@ -349,9 +349,9 @@ class AttemptRecorder:
 
     async def _spool_evidence(self, operation: Operation, finished: _FinishedAttempt) -> tuple[Operation, Decision]:
         """The journal did not take the record. A spool of our own keeps it until the journal does. Then a response that
-        the provider would repeat is passed on, with that reason. "Nothing was sent, and nothing will be" must not be:
-        until the journal has it, somebody else may take the operation for a doubt and send it again. A decline that the
-        provider would not repeat must not be passed on either."""
+        the provider would repeat is passed on, with that reason. "Nothing was sent, and nothing will be" must not be
+        passed on: until the journal has it, another sidecar may take the operation for a doubt and send it again. Nor
+        may a decline that the provider would not repeat."""
         policy, summary, evidence = finished.policy, finished.summary, finished.result.evidence
         no_bytes_after_at = self.journal_writer.journal_clock.now() + evidence.late_response_window_s
         undelivered = not finished.context.outlasts_record(self.clock.mono(), _SPOOL_TIME_MAX_S)

@@ -1,8 +1,8 @@
 """Duplicate calls: the reply to a call whose key is already known. Nothing here sends anything.
 
 `DuplicateCalls` replays a recorded reply, joins a call that is in flight, waits for the resolver, or refuses.
-`SingleFlight` is in front of it: of the calls under one key that this process runs at once, only the leader asks for
-a slot at the provider. The others wait until its claim is answered, and then get the journal's reply.
+`SingleFlight` is in front of it: of the calls under one key that this process runs at once, only the leader waits for
+a slot at the provider. The others wait until its claim has a result, and then get the reply from the journal.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class DuplicateCalls:
     def replay(
         self, context: CallContext, operation: Operation, sealed: bytes | None, *, credential_matches: bool
     ) -> Reply:
-        """The reply to a duplicate of an operation that has ended or stands, from its stored response."""
+        """The reply from the stored response of an operation that has ended, or whose state is settled for now."""
         if blocks_replay(operation):
             return unknown_reply(operation, context.shape, sent=False)
         if not credential_matches:
@@ -327,7 +327,7 @@ class DuplicateCalls:
             if not operation.undelivered or operation.delivery_unknown or not may_be_taken(operation):
                 return operation
             if names_its_purchase(operation):
-                return operation  # an equal call gets the same reply, whoever else got it
+                return operation  # an equal call means the same purchase, whoever got the reply
             after = operation.changed(delivery_unknown=True)
             try:
                 return await self.journal.record(

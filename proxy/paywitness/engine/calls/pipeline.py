@@ -135,12 +135,12 @@ class CallPipeline:
 
     async def reply_from_journal(self, context: CallContext) -> Reply | None:
         """The reply from the journal's facts under key and guard, for a call without a slot at the provider. None: the
-        call would have to send. A doubt whose time is up never sends."""
+        call would have to send. A doubt whose time is up always has a reply."""
         return await self._reply_to(context, await self.journal_writer.claim(context, permitted=False), "")
 
     async def _reply_to(self, context: CallContext, claim: Claim, refusal: str) -> Reply | None:
         if claim.verdict is ClaimVerdict.ABSENT or claim.waits:
-            return None  # a call that only waits for another movement of its payment waits when it asks to start
+            return None  # a call that only waits for another movement of its payment does so when it claims
         context = context.seen_by(claim)
         if claim.verdict is not ClaimVerdict.IN_DOUBT:
             return await self.duplicates.reply_to(context, claim, refusal)

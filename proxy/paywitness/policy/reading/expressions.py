@@ -289,7 +289,7 @@ def _or_none(evaluate: Closure) -> Closure:
 
 
 def expression(text: str) -> JmesPath:
-    """The expression, compiled. Raises Wrong with a message that says what to write instead."""
+    """The expression, compiled. Raises InvalidValue, whose message says how to write it instead."""
     if len(text) > _LENGTH_MAX:
         raise InvalidValue(message=f"found an expression of {len(text)} characters, allowed: at most {_LENGTH_MAX}")
     try:
