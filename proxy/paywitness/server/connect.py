@@ -130,7 +130,7 @@ class TunnelDialer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class InterceptConfig:
-    """What a ConnectHandler needs to know of the rest of the server."""
+    """The configuration and the parts of the server that a ConnectHandler needs."""
 
     provider_at: Callable[[str], str | None]  # the provider of a host; None: no policy names the host
     context_for: Callable[

@@ -54,7 +54,7 @@ class TimeoutPhase(Enum):
     BODY = auto()
     READING_REPLY = auto()  # to read more of the reply
     CLOSING = auto()  # to close its side too, after we have closed ours
-    FLUSHING = auto()  # to take what was written before we closed
+    FLUSHING = auto()  # to take the bytes that were written before we closed
     NONE = auto()
 
 
@@ -213,7 +213,7 @@ class ServerConnection(asyncio.Protocol):
         except asyncio.CancelledError:
             self.force_close()
             raise
-        except Exception as error:  # noqa: BLE001 - nobody knows what has been done: promise nothing
+        except Exception as error:  # noqa: BLE001 - it is unknown what was done, so send no reply
             # Its text may hold a caller's bytes; its class does not.
             _log.error("a connection ended by %s", type(error).__name__, extra=REPEATS)
             self.reset()
@@ -416,7 +416,7 @@ class ServerConnection(asyncio.Protocol):
                 self._end_body_wait(self._body_waiter)
 
     def _probe_half_closed(self) -> None:
-        """Find out whether a half-closed caller has closed both directions. Its kernel then answers bytes by a reset.
+        """Find out whether a half-closed caller has closed both directions. If so, its kernel resets the connection.
 
         A caller that only half-closed must be able to skip an interim response (RFC 9110 15.2). We send one only for a
         payment: if nobody can read its reply, the reply is kept for the next duplicate.

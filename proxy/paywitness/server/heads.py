@@ -33,7 +33,7 @@ _LENGTH_DIGITS_MAX = 18  # far beyond any body
 _RESPOND_ASYNC = b"respond-async"
 _CONNECTION = frozenset({b"connection", b"proxy-connection"})  # some clients send the second one to a proxy
 _PLAIN_CONNECTION = frozenset({b"keep-alive", b"close"})
-# A registered name, an address, a bracketed IPv6 address, a port (RFC 3986 3.2.2), less user information.
+# A registered name, an address, a bracketed IPv6 address, a port (RFC 3986 3.2.2), without user information.
 _HOST_BYTES = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~%!$&'()*+,;=:[]"
 _TIMEOUT_MS_MAX = 600_000  # ten minutes: no caller waits longer for a card
 _QUOTED_MAX = 40  # characters of a bad value that the reply to its sender quotes

@@ -1,4 +1,4 @@
-"""Which address a webhook comes from, and how many webhooks of one address may turn out not to be genuine.
+"""The address that a webhook comes from, and the bound on webhooks of one address that are not genuine.
 
 A webhook takes a token of its address before its body is read, and gives it back if its signature was genuine. An
 address without tokens gets 429, and its provider sends the webhook again. The table has a bound: the address that was

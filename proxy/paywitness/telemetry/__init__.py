@@ -1,6 +1,6 @@
 """Telemetry: logs, metrics and traces of the work, for people and for machines.
 
-    events      what happened, as values: one event feeds the log and the metrics, so they cannot disagree
+    events      the events, as values: one event feeds the log and the metrics, so they cannot disagree
     emitter     `Telemetry.emit(event)`, the only entry; whether spans are made, and for which collector
     metrics     counters and histograms; the event loop's lag
     background  counters of work that goes on after the caller has left: inquiries, webhooks, fallbacks

@@ -1,5 +1,5 @@
 """`Telemetry.emit`: the only entry. One event feeds the metrics and the log, so the two cannot disagree. It feeds the
-spans too, when traces are asked for.
+spans too, if traces are configured.
 """
 
 from __future__ import annotations

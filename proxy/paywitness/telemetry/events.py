@@ -32,7 +32,7 @@ from paywitness.core.result import Classification, Effect
 
 
 class EvidenceKind(StrEnum):
-    """What can end a doubt. Elapsed time is not among them."""
+    """The kinds of evidence that can end a doubt. Elapsed time is none of them."""
 
     RESPONSE = "response"  # the response to an attempt
     REPLAY = "replay"  # the response to a re-send under the same key
@@ -52,7 +52,7 @@ class OperationStarted:
 
 @record
 class AttemptFinished:
-    """An attempt ended, was read, decided upon and written down. `operation` is as it now stands."""
+    """An attempt ended, was classified, decided on and recorded. `operation` is as it now stands."""
 
     operation: Operation
     attempt: AttemptSummary
@@ -287,7 +287,7 @@ class JournalCalled:
 
 @record
 class JournalUnanswered:
-    """One of our own loops could not do its work, because the journal did not answer."""
+    """A background loop of ours could not do its work, because the journal did not reply."""
 
     waits: str  # the work that waits; words of our code
 

@@ -62,7 +62,7 @@ class DoubtGauges:
         return self._counts
 
     def update(self, counts: Iterable[DoubtCount], reviews: Mapping[tuple[str, str], int] | None = None) -> None:
-        """Show what the journal counted. `reviews`: operations in review by provider and reason, as far as known."""
+        """Show the journal's counts. `reviews`: operations in review by provider and reason, as far as known."""
         self._counts = tuple(counts)
         for count in self._counts:
             self._names.learn_operation(count.provider, count.operation)

@@ -28,30 +28,31 @@ from paywitness.core.provider_contract import OperationKind
 # `kind` follows from the two names, so that all metrics of a sidecar agree on it: the newest book gives it. If no book
 # names the operation, it is the kind that the operation was journalled with.
 #
-# `journal` is the beginning of the journal's id, which tells nothing else; the same for all who share it.
+# `journal` is the beginning of the journal's id, which shows nothing else. It is the same for all sidecars that share
+# it.
 
 OTHER = "other"
-NONE = "none"  # there is no such thing: a call that matched no operation
-UNKNOWN_KIND = "unknown"  # of a name that neither a book nor a journalled operation gave a kind
+NONE = "none"  # the call matched no operation
+UNKNOWN_KIND = "unknown"  # neither a book nor a journalled operation gave the name a kind
 OPERATION_LABELS = ("provider", "operation", "kind")
-JOURNAL_LABELS = ("journal",)  # of what is counted in the journal, in the front of its other labels
+JOURNAL_LABELS = ("journal",)  # gauges that count the journal's operations have it in front of their other labels
 JOURNAL_LABEL_LETTERS = 8  # of a thousand journals two are alike in one fleet of ten thousand
 
 OperationLabels = tuple[str, str, str]  # provider, operation, kind
 
-# Policies name dozens; a thousand keeps a mistake from growing without end.
+# Policies name dozens. A thousand bounds the damage of a mistake.
 _NAMES_MAX = 1000
-# Rules, reasons and journal calls are words of our own code, a few dozen of each.
+# Rules, reasons and journal calls are names from our own code, a few dozen of each.
 _LABELS_MAX = 100
 
-# Why a call is turned away: an answer of ours, a limit, or this sidecar's own state. A reason that is missing here is
-# counted as `other`.
+# Why a call is refused: a problem, a limit, or this sidecar's own state. A reason that is missing here is counted as
+# `other`.
 REFUSAL_REASONS = frozenset(
     {*Problem, *CircuitRefusal, *AdmissionRefusal, "overloaded", "draining", "caller_left", "journal_rolled_back"},
 )
 
-# What is refused for what the journal holds, or by the check before a payout. Nothing else is told of these than the
-# answer.
+# Refusals because of the journal's records, or by the check before a payout. They have no event but that of their
+# reply.
 JOURNAL_REFUSALS = frozenset(
     {
         Problem.ACCOUNT_UNKNOWN,

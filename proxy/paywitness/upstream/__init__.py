@@ -11,6 +11,6 @@
                     the next one. The limits: connections and waiting calls, idle time and age of a connection, the size
                     of a response
 
-Rules: this package states facts and repeats nothing. It never sends a request a second time, never follows a
+Rules: this package returns evidence and retries nothing. It never sends a request a second time, never follows a
 redirect, never decompresses, and never gives unrequested bytes to the next call.
 """

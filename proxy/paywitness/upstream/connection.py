@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from paywitness.upstream.tls import TlsSession
 
 _NO_BYTES = struct.pack("i", 0)
-_LINGER_RESET = struct.pack("ii", 1, 0)  # close() then sends RST and drops what the kernel still holds
+_LINGER_RESET = struct.pack("ii", 1, 0)  # close() then sends RST and drops the bytes that the kernel still holds
 
 # Bound once, because on the path of every call the look-up of an enum member is the most expensive part of its use.
 _SENDING = NetworkPhase.SENDING

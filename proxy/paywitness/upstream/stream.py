@@ -105,7 +105,7 @@ class StreamExchange(UpstreamExchange):
         self._window = window
 
     async def wait_writable(self) -> None:
-        """Wait until the kernel has taken what was written, or there is nobody left to write to."""
+        """Wait until the kernel has taken the bytes that were written, or the exchange is over."""
         if self.blocked and not self.done.done():
             self._writable = asyncio.get_running_loop().create_future()
             await self._writable

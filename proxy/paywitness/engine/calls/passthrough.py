@@ -1,6 +1,6 @@
-"""What is no operation of a policy: forwarded once, as it came, never retried. Nothing is journalled.
+"""Calls that are no operation of a policy: forwarded once, unchanged, never retried. Nothing is journalled.
 
-The words are careful all the same: nobody has told us that such a call moves no money.
+The replies are careful all the same, because such a call may move money.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class Passthrough:
 
 
 def whole_reply(response: Response, ours: Headers = ()) -> Reply:
-    """The provider's response as it came, with our headers behind its own. Its length stays: of a HEAD or a 304 it says
-    what the body would be."""
+    """The provider's response as it came, with our headers behind its own. Its Content-Length stays: for a HEAD or a
+    304 it gives the length that the body would have."""
     headers = end_to_end(response.headers) + headers_named(response.headers, b"content-length") + ours
     return Reply(response.status_code, headers, response.body, Outcome.NONE, reason=response.reason)
 
