@@ -73,7 +73,7 @@ class PaymentRules:
     """The payment of one operation."""
 
     acts_on: tuple[FieldRef, ...] = ()  # `payment`: the places of its payment's name in the request; the first that has one
-    also_known_as: tuple[Expression, ...] = ()  # further names of the payment, in the provider's responses and objects
+    also_known_as: tuple[Expression, ...] = ()  # further names, in a response or object
     captures: bool | Expression | None = None  # whether a success captures; an expression is over the response
     balance: BalanceFields = BalanceFields()
     limits: LimitMode = LimitMode.WARN
