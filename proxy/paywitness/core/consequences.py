@@ -24,9 +24,9 @@
 | announcement           | As `announcement_of` says. An end by a fallback is announced by the fallback's own end;    |
 |                        | the change tells where it falls back to, and that its doubt is over.                       |
 
-What only the writer can know comes in by `WriteContext`. It is the one place in which writers differ on purpose.
-What the writer itself decides (an incident that is closed, a cancel that was sent, one more check that was made) stands
-in `after` already.
+Facts that only the writer knows come in by `WriteContext`. It is the only place in which writers differ on purpose.
+Decisions of the writer itself (an incident that is closed, a cancel that was sent, one more check that was made) are in
+`after` already.
 """
 
 from __future__ import annotations

@@ -10,10 +10,10 @@ If a sidecar cannot reach the journal, it spools its evidence and replies to its
 sidecar finds the success. That sidecar cannot know whether the caller got the reply (`delivery_unknown`). If no intent
 names the purchase, an equal call is then either the retry of a caller without a reply, or the next movement of a caller
 that has one. A replay would lose that next movement. A send would make the first movement twice. So the call is refused
-until the lost holder's evidence arrives, the first key returns, the caller states by `Paywitness-Distinct` that it means
-another movement, or a day has passed. The same rule holds for an end that was recorded close to its caller's deadline,
-until its sidecar has recorded whether the caller got the reply. It also holds if the caller got a 2xx which no row
-knows, because the caller may or may not have taken it for a success.
+until the lost holder's evidence arrives, the first key returns, the caller states by `Paywitness-Distinct` that it
+means another movement, or a day has passed. The same rule holds for an end that was recorded close to its caller's
+deadline, until its sidecar has recorded whether the caller got the reply. It also holds if the caller got a 2xx which
+no row knows, because the caller may or may not have taken it for a success.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _OPEN = frozenset({State.PREPARED, State.SENDING, State.BACKOFF, State.UNKNOWN, 
 GIVEN_BACK = frozenset({ResultClass.REVERSED, ResultClass.RETURNED})
 
 
-# A call took over the reply, but left before it got it. No other key may take it now, because the call's key may return,
-# or a duplicate of the call may have got the reply meanwhile.
+# A call took over the reply, but left before it got it. No other key may take it now: the call's key may return, or a
+# duplicate of the call may have got the reply meanwhile.
 GIVEN_BACK_BY_TAKER = "given_back"
 
 

@@ -2,16 +2,16 @@
 
 A payment is one thing that a customer pays at one provider. The operations that make it are its **steps** (create,
 confirm). What follows are its **movements**: captures, increments, voids, refunds, reversals. The journal keeps one row
-for each payment, and changes it in the same step as the operation that changed the payment. `payment_changes` says
-what evidence makes of it, `payment_claims` what may start on it.
+for each payment, and changes it in the same step as the operation that changed the payment. `payment_changes` applies
+evidence to it, `payment_claims` decides which operations may start on it.
 
 Rules that hold together:
-- Every number is known or unknown (None), and never zero by default. The success that makes a payment makes what was
-  refunded, voided and disputed known: zero.
+- Every number is known or unknown (None), and never zero by default. After the success that makes a payment, the
+  refunded, voided and disputed amounts are known to be zero.
 - An open operation reserves. Only an end posts, or evidence of a movement that is not ours. An effect is posted once.
 - Limits bind claims, never evidence. A limit is checked only if all its numbers are known.
-- What must come before counts as done, and what competes counts as done: a refund may count on a capture that is not
-  resolved yet, and a capture may not.
+- A limit counts an open movement as done if the new one needs it first, and also if both compete for the same amount.
+  So a refund may rely on a capture that is not resolved yet, and another capture may not use the same amount.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class MovementStatus(StrEnum):
 class Movement:
     """One capture, increment, void, refund or reversal of a payment."""
 
-    operation_id: str  # of a movement that is not ours: the provider's name for it
+    operation_id: str  # for a movement that is not ours: a key of its own
     kind: OperationKind
     minor_units: int | None  # None: unknown, or all that is left
     status: MovementStatus = MovementStatus.RESERVED
@@ -126,9 +126,9 @@ class Payment:
     expiry_announced: str = ""  # soon, expired
     verify_at: float | None = None  # when an inquiry shall check whether it was paid elsewhere
     verifications: int = 0
-    verify_misses: int = 0  # of them, those that found it unpaid, or not at all
+    verify_misses: int = 0  # of these, how many found it unpaid, or did not find it
 
-    overcapture: Overcapture | None = None  # what may be captured above what was authorised
+    overcapture: Overcapture | None = None  # how much may be captured above the authorised amount
 
     @property
     def capturable(self) -> int | None:
