@@ -27,8 +27,8 @@ class AccountChoice:
     """The policy as it is for the account of a call."""
 
     policy: Policy
-    is_known: bool = True  # False: several merchants act through the provider, and nothing says which one this is
-    contradicts: bool = False  # what names the call's account names two
+    is_known: bool = True  # False: several merchants act through the provider, and nothing shows which one this is
+    contradicts: bool = False  # the call's sources name two different accounts
 
 
 def choose_account(
@@ -80,13 +80,13 @@ def _is_selected(account: NamedAccount, values: dict[FieldRef, str | None]) -> b
 def _told_by_credential(
     policy: Policy, credential: str, owner: str | None, secret: bytes, *, named_by_caller: bool
 ) -> list[NamedAccount]:
-    """The accounts of which the provider or the policy says that the credential is theirs. More than one: they say
-    different things."""
+    """The accounts to which the credential belongs according to the provider or the policy. More than one: the two
+    disagree."""
     accounts = [each for each in policy.accounts.named if not each.selectors]
     owned = [each for each in accounts if owner is not None and _owner_of(each, policy, secret) == owner]
     listed = [each for each in accounts if credential in each.credential_hashes]
     if len(listed) > 1:
-        listed = []  # one credential under several names says nothing
+        listed = []  # one credential under several names proves nothing
     if not owned and not listed and not policy.accounts.many and not named_by_caller:
         return accounts  # the constant account itself, whichever its credential
     return owned + [each for each in listed if each not in owned]
@@ -97,7 +97,7 @@ def _owner_of(account: NamedAccount | EarlierAccount, policy: Policy, secret: by
 
 
 def _is_of_another(account: NamedAccount, policy: Policy, owner: str | None, secret: bytes) -> bool:
-    """Whether the provider says that the credential is another owner's than the account."""
+    """Whether, according to the provider, the credential belongs to another owner than the account."""
     return bool(account.owner) and owner is not None and owner != _owner_of(account, policy, secret)
 
 
@@ -128,7 +128,7 @@ def _acting_for(
 def under_earlier_rules(
     policy: Policy, call: Call, tree: Tree, parameters: dict[str, str], secret: bytes, owner: str | None
 ) -> Iterator[Policy]:
-    """What the chosen policy of a call would have been under each earlier rule for accounts."""
+    """The policies that a call would have had under each earlier rule for accounts."""
     today = policy.accounts.account_named(policy.acts_for)
     for rule in policy.accounts.earlier:
         plain = policy.under(rule)
@@ -136,7 +136,7 @@ def under_earlier_rules(
         if then is not None:
             yield _acting_for(plain, then, policy.account_told_by or AccountSource.HEADER, secret)
         if then is not None and today is not None and today.told_by <= then.told_by:
-            continue  # whatever is its now was its then
+            continue  # every call of the account today was its call under that rule too
         is_apart = call.options.account or any(
             value_in(place, call, tree, parameters) for place in rule.account if _selects(place)
         )
@@ -156,7 +156,7 @@ def for_every_account(policy: Policy, secret: bytes) -> Iterator[Policy]:
         yield _acting_for(policy, account, AccountSource.CONSTANT, secret)
     for rule in policy.accounts.earlier:
         plain = policy.under(rule)
-        if not rule.many:  # else the owner was part of it, and each owner finds its own
+        if not rule.many:  # otherwise the owner was part of it, and each owner finds its own operations
             yield plain
         for then in rule.named:
             yield _acting_for(plain, then, AccountSource.CONSTANT, secret)
@@ -212,8 +212,8 @@ def with_listed_credentials(provider: Provider, environment: Mapping[str, str], 
 
 
 def _with_hashes(account: NamedAccount, environment: Mapping[str, str], secret: bytes) -> NamedAccount:
-    # A token of OAuth is another one every few hours: it names nobody. Nor does what is no credential header: its hash
-    # would be that of callers who send none.
+    # An OAuth token changes every few hours, so it identifies nobody. Nor does a header that is no credential header:
+    # its hash would be that of callers who send none.
     listed = [each for each in account.credentials if each.oauth2 is None and _holds_credential(each)]
     found = [headers_from(each, environment) for each in listed]
     return replace(

@@ -1,4 +1,4 @@
-"""What is near and what is outside: addresses of this machine or a private network, and those of the internet. Pure."""
+"""Whether an address belongs to this machine or a private network, or to the internet. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def is_public(address: str) -> bool:
 
 
 def _within_nat64(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
-    """64:ff9b::/96 leads to the IPv4 address in its last 32 bits."""
+    """The IPv4 address in the last 32 bits of an address in 64:ff9b::/96; None for any other address."""
     if address in ipaddress.ip_network("64:ff9b::/96"):
         return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
     return None

@@ -1,5 +1,6 @@
-"""Advice: what the end customer may safely be told. By effect before class: whoever was provably not charged is never
-told not to pay again. A policy may say more about a code of the provider (`advice`). Leaks nothing of the provider.
+"""Advice that is safe for the end customer. The effect decides before the class: a customer who was provably not
+charged is never told not to pay again. A policy may refine the advice for a code of the provider (`advice`). It reveals
+nothing about the provider.
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ from paywitness.core.operation import Operation, State
 from paywitness.core.problems import Problem
 from paywitness.core.result import ADVICE, Advice, ResultClass
 
-# Of classes that leave open whether money moved, if it is known that none did.
+# Advice for classes that leave open whether money moved, if it is known that none did.
 _WITHOUT_EFFECT = {
     ResultClass.IDEMPOTENCY_CONFLICT: Advice.CONTACT_SUPPORT,  # the service used one key for two payments
 }
-# What may be true of an earlier call, whether or not its operation can be named here.
-# The last two: a call that is no operation may move money all the same; and what was paid by a payment that has no
-# operation any more.
+# Problems after which an earlier call may have paid, even if its operation cannot be named here.
+# The last two: a call that is no operation may still move money; and a payment may have paid whose operation is no
+# longer kept.
 MAY_BE_PAID = frozenset(
     {
         Problem.UNKNOWN,
@@ -30,7 +31,7 @@ _TRY_LATER = frozenset({Problem.NOT_SENT, Problem.TOO_SLOW, Problem.CAP_EXCEEDED
 
 
 def advice_of_problem(kind: Problem, operation: Operation | None) -> Advice:
-    """What the end customer may be told with a problem of ours. `operation`: the one that it names."""
+    """The end customer's advice with a problem of ours. `operation`: the one that the problem names."""
     if kind in {Problem.KEY_REUSED, Problem.REFUNDED}:
         return Advice.CONTACT_SUPPORT  # a person has to say whether another payment is meant
     if operation is not None:
@@ -41,7 +42,7 @@ def advice_of_problem(kind: Problem, operation: Operation | None) -> Advice:
 
 
 def advice_for(operation: Operation) -> Advice:
-    """What the end customer may be told about the operation as it stands."""
+    """The end customer's advice about the operation in its present state."""
     if operation.incident is not None:
         return Advice.DO_NOT_PAY_AGAIN
     if operation.state is State.FAILED:

@@ -1,9 +1,9 @@
-"""By which name we may be asked, and from which page. Pure.
+"""Which names a listener serves, and requests of which web pages. Pure.
 
-A web page can make its reader's browser ask us: under a name of its own that leads to our address (DNS rebinding), or
-across sites. The first shows in `Host`, the second in `Origin` and `Sec-Fetch-Site`, which no page can forge. The rule:
-we answer under an address, under a name that no stranger can register, and under the names that we were given; and
-never a page of another origin. Services set neither `Origin` nor `Sec-Fetch-Site`.
+A web page can make its reader's browser send requests to us: under a name of its own that leads to our address (DNS
+rebinding), or across sites. The first shows in `Host`, the second in `Origin` and `Sec-Fetch-Site`, which no page can
+forge. The rule: a listener serves requests to an address, to a name that no stranger can register, and to the names in
+its settings. It never serves a page of another origin. Services set neither `Origin` nor `Sec-Fetch-Site`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _ANY_SUBDOMAIN = "*."
 
 
 def host_and_port(authority: str) -> tuple[str, int | None] | None:
-    """`api.example.com:443`, `[::1]:443`, `example.com`; None where it is none. Names in lower case, no last dot."""
+    """The host and port of `api.example.com:443`, `[::1]:443`, `example.com`; None if the text is no authority. The
+    name is in lower case, without a last dot."""
     host, colon, port = authority.rpartition(":")
     if not colon or (port.endswith("]") and authority.startswith("[")):
         host, port = authority, ""
@@ -55,17 +56,17 @@ def _is_name(host: str) -> bool:
 
 @record
 class AllowedHosts:
-    """The names that a listener answers to, beside addresses and names that no stranger can register."""
+    """The names that a listener serves, beside addresses and names that no stranger can register."""
 
     names: frozenset[str] = frozenset()
     suffixes: tuple[str, ...] = ()  # `.example.com`, for every name below it
 
     def allows_host(self, host_header: str) -> bool:
-        """Whether we may be asked under this name. A caller of HTTP/1.0 may name none; a browser always does."""
+        """Whether we serve this name. A caller with HTTP/1.0 may name none; a browser always does."""
         return not host_header or _allows(self, host_header)
 
     def allows_origin(self, host_header: str, origins: Iterable[str], fetch_sites: Iterable[str]) -> bool:
-        """Whether no page of another origin asks."""
+        """Whether the request does not come from a page of another origin."""
         if any(site.strip().lower() not in _OWN_PAGE for site in fetch_sites):
             return False
         return all(self._is_own_origin(host_header, origin.strip()) for origin in origins)
@@ -98,7 +99,7 @@ def read_allowed_hosts(names: Iterable[str]) -> AllowedHosts:
 
 @lru_cache(maxsize=256)
 def _allows(rules: AllowedHosts, host_header: str) -> bool:
-    """The same few, request after request."""
+    """`allows_host` with a cache, because most requests have the same few names."""
     found = host_and_port(host_header)
     if found is None:
         return False

@@ -1,9 +1,9 @@
-"""What is told to the rest of the company, as a CloudEvent 1.0 in its structured JSON form. Pure.
+"""The events for subscribers, as CloudEvents 1.0 in their structured JSON form. Pure.
 
-One event a change, and a second one if the change moves a payout's money: each under an id that every delivery and
-every reader of the feed sees alike. So whatever an event holds is taken from what a change keeps for ever and from what
-the operation is, never from how it stands meanwhile. No payload,
-no hash, no free text: what people and providers write does not leave in an event.
+A change makes one event, and a second one if it moves a payout's money. Each has an id that is the same in every
+delivery and for every reader of the feed. So an event contains only data that the change keeps for ever, and the fields
+that identify the operation, never the operation's later state. It contains no payload, no hash and no free text, so
+that texts of people and providers never leave in an event.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ CONTENT_TYPE = "application/cloudevents+json"
 TYPE_PREFIX = "paywitness.operation."
 PAYOUT_TYPE_PREFIX = "paywitness.payout."
 
-# Which word of a change is its type: the one that a reader who knows only one must not miss. A payment that was given
-# back has also ended, but whoever reads `ended` alone would deliver the goods.
+# A change with several words takes as its type the word that a reader must not miss. A payment that was given back has
+# also ended, but a reader of `ended` alone would deliver the goods.
 _BY_IMPORTANCE = (
     AnnouncementKind.INCIDENT_OPENED,
     AnnouncementKind.REVERSED,
@@ -59,8 +59,8 @@ def event_type(announcement: Announcement) -> str:
 
 
 def cloud_events(operation: Operation, entry: HistoryEntry) -> list[dict[str, Any]]:
-    """The events of a change that tells something, in the order in which they are told: the operation's, then that of
-    its payout's money. Raises ValueError for a change that tells nothing."""
+    """The events of a change with an announcement, in their order: the operation's, then the one of its payout's money.
+    Raises ValueError if the change has no announcement."""
     announcement = entry.announcement
     if announcement is None or not (announcement.kinds or announcement.payout):
         raise ValueError(f"version {entry.version} of {operation.id} tells nothing")
@@ -133,7 +133,7 @@ def _data(operation: Operation, entry: HistoryEntry, announcement: Announcement)
 def _payout_data(
     operation: Operation, entry: HistoryEntry, announcement: Announcement, status: PayoutStage
 ) -> dict[str, Any]:
-    """As the operation's own event, except that the posting is the payout's, under its one key."""
+    """The data of the operation's own event, except that the posting is the payout's, under its own key."""
     posting = payout_posting(operation, status, entry.state)
     return _data(operation, entry, announcement) | {"words": [status], "posting": _posting(posting)}
 
@@ -155,7 +155,8 @@ def _posting(posting: Posting | None) -> dict[str, Any] | None:
 
 
 def _fallback(operation: Operation, link: FallbackLink | None) -> dict[str, Any]:
-    """Only in an event that tells of one: what was told before must stay the same bytes."""
+    """The member about a fallback. It is only in an event with one, so that events of earlier changes stay the same
+    bytes."""
     if link is None:
         return {}
     route = {
@@ -169,7 +170,7 @@ def _fallback(operation: Operation, link: FallbackLink | None) -> dict[str, Any]
 
 
 def other_payment_json(other: OtherPayment | None) -> dict[str, Any] | None:
-    """What an incident is with: another payment, or what the provider shows instead."""
+    """The other side of an incident: another payment, or the payment that the provider shows instead."""
     if other is None:
         return None
     return {

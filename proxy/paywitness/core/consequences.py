@@ -1,6 +1,6 @@
 """Consequences: everything that a change of an operation implies beside its new state. Pure, beside `lifecycle.TABLE`.
 
-`lifecycle` says which state an event leads to. `consequences` says the rest, for every writer alike:
+`lifecycle` decides which state an event leads to. `consequences` decides the rest, in the same way for every writer:
 
 | what                   | rule                                                                                       |
 |------------------------|--------------------------------------------------------------------------------------------|
@@ -24,9 +24,9 @@
 | announcement           | As `announcement_of` says. An end by a fallback is announced by the fallback's own end;    |
 |                        | the change tells where it falls back to, and that its doubt is over.                       |
 
-What only the writer can know comes in by `WriteContext`. It is the one place in which writers differ on purpose.
-What the writer itself decides (an incident that is closed, a cancel that was sent, one more check that was made) stands
-in `after` already.
+Facts that only the writer knows come in by `WriteContext`. It is the only place in which writers differ on purpose.
+Decisions of the writer itself (an incident that is closed, a cancel that was sent, one more check that was made) are in
+`after` already.
 """
 
 from __future__ import annotations
@@ -53,27 +53,27 @@ from paywitness.core.result import PROVIDER_SAID_NO, Effect, ResultClass
 
 @record
 class WriteContext:
-    """What the writer of a change knows beside the operation."""
+    """The facts that the writer of a change knows beside the operation."""
 
     now: float  # the journal's time
     sends_under: str | None = None  # the lease token under which the writer sends next
     gives_back: str | None = None  # the lease token that the writer holds and needs no longer
-    check_at: float | None = None  # when it shall be checked next, if it is still open then
-    first_check_at: Callable[[Operation], float] | None = None  # of a new open state; None: now. Called once at most
+    check_at: float | None = None  # when the operation shall be checked next, if it is still open then
+    first_check_at: Callable[[Operation], float] | None = None  # for a new open state; None: now. Called once at most
     check_doubt_now: bool = False  # nobody works on it any more: UNKNOWN is checked now, even if a later time was set
-    last_check: bool = False  # this was the last check that is made without an operator
-    no_bytes_after_at: float | None = None  # from then on no byte of the attempt that has ended can leave
-    reached: bool | None = None  # whether somebody gets the reply; None: this change says nothing about that
-    delivery_pending: bool = False  # the caller may get the reply: the next change of the writer says whether it did
-    passed_on: bool = False  # the caller gets the provider's own response, which does not say whether it was paid
-    reports_attempt: bool = False  # the writer made the attempt, and knows what its own caller was told
-    check_asked_by: str = ""  # who wants `check_at`, if not the schedule: operator, webhook
-    fallback: FallbackLink | None = None  # of an end: what was started for it
+    last_check: bool = False  # this was the last check without an operator
+    no_bytes_after_at: float | None = None  # from then on no byte of the ended attempt can leave
+    reached: bool | None = None  # whether a caller gets the reply; None: this change does not settle that
+    delivery_pending: bool = False  # the caller may get the reply; the writer's next change records whether it did
+    passed_on: bool = False  # the caller gets the provider's own response, which does not show whether it was paid
+    reports_attempt: bool = False  # the writer made the attempt, and knows the reply to its own caller
+    check_asked_by: str = ""  # who set `check_at`, if not the schedule: operator, webhook
+    fallback: FallbackLink | None = None  # for an end: the operation that was started as its fallback
 
 
 @record
 class Consequences:
-    """A change, complete: the operation as it shall be written, and what goes with it."""
+    """A complete change: the operation as it shall be written, and the writes and the event that go with it."""
 
     operation: Operation
     renews_lease: bool  # the writer sends next, under a lease that runs anew
@@ -81,15 +81,15 @@ class Consequences:
     announcement: Announcement | None
 
 
-# What the resolver checks by its schedule. An action is checked when the customer's time is over, until it is answered.
+# States that the resolver checks by its schedule. In REQUIRES_ACTION that begins when the customer's time is over.
 _CHECKED_STATES = frozenset({State.UNKNOWN, State.PENDING, State.REQUIRES_ACTION})
 _ALWAYS_DUE_STATES = frozenset({State.UNKNOWN, State.PENDING})
 _NEVER_DUE_STATES = frozenset({State.PREPARED, State.SENDING, State.BACKOFF, State.SUCCEEDED, State.FAILED})
-_WITHOUT_EFFECT_STATES = frozenset({State.PREPARED, State.BACKOFF})  # whatever was read of the attempts before
+_WITHOUT_EFFECT_STATES = frozenset({State.PREPARED, State.BACKOFF})  # whatever the earlier attempts showed
 
 
 def consequences(before: Operation, after: Operation, context: WriteContext) -> Consequences:
-    """What the change from `before` to `after` implies. `after` has its new state, and what the writer has decided."""
+    """The consequences of the change from `before` to `after`. `after` has the new state and the writer's decisions."""
     lease = _lease_after(before, after, context)
     changed: dict[str, Any] = {"lease": lease, "due_at": _due_at(before, after, lease, context)}
     is_new_state = after.state is not before.state
@@ -127,7 +127,8 @@ def consequences(before: Operation, after: Operation, context: WriteContext) -> 
 
 
 def _customers_time(after: Operation, context: WriteContext) -> dict[str, Any]:
-    """Since when the customer must act, and whether that time is over. Anew whenever the customer comes to act."""
+    """The fields for the customer's time to act: since when, and whether it is over. It begins again whenever the
+    operation comes to wait for the customer."""
     return {
         "action_since_at": context.now if after.state is State.REQUIRES_ACTION else None,
         "action_expired": False,
@@ -135,7 +136,7 @@ def _customers_time(after: Operation, context: WriteContext) -> dict[str, Any]:
 
 
 def _found_no_more(before: Operation, after: Operation) -> dict[str, Any]:
-    """What evidence had shown, and is not so any more."""
+    """The changes that erase earlier evidence which no longer holds."""
     no_more: dict[str, Any] = {}
     if after.incident is None and after.other_payment is not None:
         no_more["other_payment"] = None
@@ -145,17 +146,18 @@ def _found_no_more(before: Operation, after: Operation) -> dict[str, Any]:
 
 
 def _is_delivery_known(after: Operation, context: WriteContext) -> bool:
-    """Whether the change settles what became of the reply of an attempt whose holder was lost. Of several attempts more
-    than one holder may have been lost, and each may have told its caller."""
+    """Whether the change settles if the reply of a lost holder's attempt reached its caller. If there were several
+    attempts, several holders may have been lost, and each may have replied to its caller."""
     return bool(context.reached) or (context.reports_attempt and after.attempts == 1)
 
 
-# What the provider keeps under the key, or says of an object that somebody else has acted upon.
+# Classes that the provider stores under the key, or that mean that another client has acted upon the object.
 _KEEPS_KEY = PROVIDER_SAID_NO | {ResultClass.ALREADY_DONE}
 
 
 def _releases_key(before: Operation, after: Operation) -> bool:
-    """Whether a failure lets its key start again: no effect, and nothing that the provider keeps under the key."""
+    """Whether a failed operation lets its key start again: it had no effect, and the provider stores nothing under the
+    key."""
     if after.doubt or after.fallback_to is not None:
         return False
     without_effect = after.effect is Effect.NONE or before.state in _WITHOUT_EFFECT_STATES
@@ -190,11 +192,11 @@ def _due_at(before: Operation, after: Operation, lease: Lease | None, context: W
     return after.due_at
 
 
-# --- What a change tells the rest of the company
+# --- Announcements
 
 
 def announcement_of(before: Operation | None, after: Operation) -> Announcement | None:
-    """What a change tells the rest of the company; None where it is our own affair. `before` None: a new operation."""
+    """The announcement of a change to subscribers; None if it concerns nobody else. `before` None: a new operation."""
     kinds = _kinds_of(before, after)
     if after.kind is not OperationKind.PAYOUT:
         return _announced(after, kinds) if kinds else None
@@ -223,8 +225,8 @@ def _announced(
 
 
 def fallback_announcement(before: Operation, after: Operation, link: FallbackLink | None) -> Announcement | None:
-    """What the end of an operation tells that falls back: that its doubt is over, where to, and why. How it ends, the
-    fallback's own end tells: two ends of one payment would be one too many."""
+    """The announcement for an operation that falls back: that its doubt is over, to which route, and why. It does not
+    announce an end, because the fallback's own end will, and one payment must not have two."""
     kinds = tuple(kind for kind in _kinds_of(before, after) if kind is not AnnouncementKind.ENDED)
     kinds += (AnnouncementKind.FALLBACK,) if link is not None else ()
     return _announced(after, kinds, fallback=link) if kinds else None

@@ -27,7 +27,7 @@ _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[
 
 
 def trace_id_of(traceparent: str | None) -> str | None:
-    """32 hexadecimal digits; None where there is no header, or not one as it should be."""
+    """The trace id, 32 hexadecimal digits; None if there is no header, or a malformed one."""
     if traceparent is None:
         return None
     found = _TRACEPARENT.match(traceparent)

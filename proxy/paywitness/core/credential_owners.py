@@ -1,10 +1,11 @@
-"""Whose a credential is: what is known of it, and whether it may act for what another credential made. Pure.
+"""The owners of credentials: the known marks of a credential, and whether it may act for an operation that another
+credential made. Pure.
 
-A credential is an alias of an account and no part of an identity: it rotates. What is known of it is a set of marks.
-`=` the owner that the provider named, `~` another credential that it was shown to belong with, `@` an account that an
-operator gave it, `@:` one of the policy's `accounts:` that lists it. Two credentials are of one owner if they share a
-mark. If the provider named two owners, or the policy lists them for different accounts, they are of two. Else nobody
-knows.
+A credential is an alias of an account and no part of an identity, because it rotates. The journal keeps a set of marks
+for it: `=` the owner that the provider named, `~` another credential that it was shown to belong with, `@` an account
+that an operator gave it, `@:` one of the policy's `accounts:` that lists it. Two credentials belong to one owner if
+they share a mark. They belong to two owners if the provider named two, or if the policy lists them for different
+accounts. Otherwise nobody knows.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from enum import StrEnum
 from paywitness.core.record import record
 
 OWNER_MARK, PEER_MARK, ACCOUNT_MARK = "=", "~", "@"
-MARKS_MAX = 64  # of one credential: what comes later is not written down
+MARKS_MAX = 64  # of one credential; later marks are not stored
 
 
 class MarkSource(StrEnum):
-    """Who said so."""
+    """The source of a mark."""
 
     PROVIDER = "provider"  # it was asked whose the credential is
     POLICY = "policy"  # `accounts:` lists the credential
@@ -29,7 +30,7 @@ class MarkSource(StrEnum):
 
 
 class AccountSource(StrEnum):
-    """What named the account of a call."""
+    """The source of a call's account."""
 
     CONSTANT = "constant"  # nothing in the call: the policy's constant, which several credentials may share
     SELECTOR = "selector"  # something in the call that the provider reads too
@@ -37,7 +38,7 @@ class AccountSource(StrEnum):
 
 
 class CredentialRelation(StrEnum):
-    """What one credential is to another."""
+    """Whether two credentials belong to one owner."""
 
     SAME = "same"  # of one owner, or mapped to the same account
     OTHER = "other"  # of two owners
@@ -46,17 +47,17 @@ class CredentialRelation(StrEnum):
 
 @record
 class CredentialClaim:
-    """What a claim knows of its caller's credential and account, beside their hashes."""
+    """The facts that a claim has about its caller's credential and account, beside their hashes."""
 
-    scope: str = ""  # the provider, as keys know it
-    separates: bool = False  # the policy can tell owners apart: what is not known is not assumed
+    scope: str = ""  # the provider's name in keys
+    separates: bool = False  # the policy can tell owners apart, so an unknown owner is not assumed to be the same
     account: AccountSource = AccountSource.CONSTANT
 
 
 @record
 class Maker:
-    """Whose call made an operation. Kept after the operation was retired. Nobody knows the credential of what an
-    earlier release retired, or of a payment that an operator adopted."""
+    """The account and credential whose call made an operation. They are kept after the operation was retired. The
+    credential is unknown if an earlier release retired the operation, or if an operator adopted the payment."""
 
     provider: str = ""
     account: str = ""
@@ -65,7 +66,7 @@ class Maker:
 
 
 def credential_key(scope: str, credential: str) -> str:
-    """Under which a journal keeps what is known of a credential."""
+    """The key of the row that keeps the marks of a credential."""
     return f"w:{scope}:{credential}"
 
 
@@ -74,12 +75,12 @@ def owner_mark(owner_hash: str) -> str:
 
 
 def named_mark(name: str) -> str:
-    """Of an account of the policy's `accounts:`. No hash of an account looks like it."""
+    """The mark of an account in the policy's `accounts:`. No hash of an account looks like it."""
     return f"{ACCOUNT_MARK}:{name}"
 
 
 def marks_from_text(text: str) -> dict[str, str]:
-    """The marks of a credential, each with who said so."""
+    """The marks of a credential, each with its source."""
     found = json.loads(text).get("marks", {})
     return {str(mark): str(source) for mark, source in found.items()} if isinstance(found, dict) else {}
 
@@ -97,14 +98,15 @@ def owner_in(marks: Mapping[str, str]) -> str | None:
 def related(
     mine: str, marks: Mapping[str, str], other: str, other_marks: Mapping[str, str], account: str, named: str = ""
 ) -> CredentialRelation:
-    """What a credential is to the one that made an operation of the account. `named`: its name in `accounts:`."""
+    """The relation of a credential to the one that made an operation of the account. `named`: the account's name in
+    `accounts:`."""
     if mine == other:
         return CredentialRelation.SAME
     own = {*marks, PEER_MARK + mine}
     others = {*other_marks, PEER_MARK + other}
     owner, other_owner = owner_in(marks), owner_in(other_marks)
     if owner is not None and other_owner is not None and owner != other_owner:
-        return CredentialRelation.OTHER  # the provider's word goes before everybody else's
+        return CredentialRelation.OTHER  # the provider's statement takes precedence over all others
     if named:  # a credential of several accounts made it: only those of this one are its account's
         others = others - _named_in(others) | {named_mark(named)}
     if own & others or ACCOUNT_MARK + account in own:
@@ -119,8 +121,9 @@ def _named_in(marks: set[str]) -> set[str]:
 
 
 def may_see(relation: CredentialRelation, *, accepted: bool, source: AccountSource, separates: bool) -> bool:
-    """Whether a credential may be shown what another one of the account made. `accepted`: the provider has executed a
-    call of it for the account. `source`: what named the account. `separates`: the policy can tell owners apart."""
+    """Whether a credential may see an operation that another credential of the account made. `accepted`: the provider
+    has executed a call of it for the account. `source`: the source of the account's name. `separates`: the policy can
+    tell owners apart."""
     if relation is not CredentialRelation.UNKNOWN:
         return relation is CredentialRelation.SAME
     if not accepted or source is AccountSource.HEADER:

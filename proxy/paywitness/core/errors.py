@@ -1,4 +1,4 @@
-"""Errors of our own house. A failure of the network is never one of these: that is Evidence, a value."""
+"""Our own exceptions. A network failure is never one of these: that is Evidence, a value."""
 
 
 class PaywitnessError(Exception):
@@ -22,12 +22,12 @@ class JournalUnavailable(PaywitnessError):
 
 
 class JournalNotAsked(JournalUnavailable):
-    """The journal was not asked about a call, or has forgotten what it would have to say. The message is the caller's
-    text."""
+    """The journal was not asked about a call, or has lost the data that it would need to answer. The caller gets the
+    message as its text."""
 
 
 class StoreUnavailable(PaywitnessError):
-    """The limits' Redis did not answer in time, or is not asked at the moment. What it was asked may have been done."""
+    """The limits' Redis did not answer in time, or is not asked at the moment. It may have done the requested step."""
 
 
 class JournalLevelError(JournalUnavailable):
@@ -39,7 +39,7 @@ class JournalUnusable(PaywitnessError):
 
 
 class StaleWrite(PaywitnessError):
-    """The operation was changed by somebody else since it was read. Read it again and advance again."""
+    """Another writer has changed the operation since it was read. Read it again and advance again."""
 
 
 class IllegalTransition(PaywitnessError):
@@ -55,7 +55,7 @@ class BodyError(PaywitnessError):
 
 
 class BodyOverBound(BodyError):
-    """A body that is larger, deeper or richer than what is parsed here. What it says is not known."""
+    """A body that is too large, too deep or has too many values to be parsed here. Its content is not known."""
 
 
 class MoneyError(PaywitnessError):

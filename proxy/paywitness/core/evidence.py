@@ -1,4 +1,4 @@
-"""Evidence: what was seen of one attempt at the wire. Facts only: how far it got, what was written, what came back.
+"""Evidence: the facts about one attempt on the wire. How far it got, how much was written, which response came back.
 
 No judgement lives here. `classify` says what the evidence means. When it is unsure which of two phases was the last one
 reached, evidence records the later: a byte that may have left counts as having left.
@@ -75,7 +75,7 @@ class Response:
 
 @record
 class Evidence:
-    """What was seen of one attempt. `response` is set only when it is complete and well framed."""
+    """The facts about one attempt on the wire. `response` is set only when it is complete and well framed."""
 
     phase: NetworkPhase
     bytes_written: int
@@ -92,7 +92,7 @@ class Evidence:
 
     @classmethod
     def refused_by_limits(cls, fault: WireFault, detail: str) -> Evidence:
-        """Of an attempt that our own limits kept from the wire."""
+        """The evidence of an attempt that our own limits kept from the wire."""
         return cls(NetworkPhase.RESOLVING, 0, fault, None, detail, 0.0)
 
     @property

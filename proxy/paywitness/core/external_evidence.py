@@ -142,7 +142,7 @@ def conclude_external(
         and operation.effect is Effect.NONE
         and operation.result_class in DENIALS
     ):
-        is_authoritative = False  # one attempt was executed and denied; that the others never arrived does not undo that
+        is_authoritative = False  # one attempt was executed and denied: that the others never arrived changes nothing
     newer = classification.effect is Effect.DONE and not paid and not operation.state.ended
     contradicted = contradiction(operation, classification) if paid else None
     stands = after.incident or contradicted

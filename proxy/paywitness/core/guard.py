@@ -1,18 +1,19 @@
-"""Guards: what keeps two operations off the same money, whatever keys they came under.
+"""Guards keep two operations off the same money, whatever keys they came under.
 
-SDKs and job runners mint a fresh key for every try, so a key alone does not recognise a retry. The guard does: an
-operation holds it while it is open, doubt included and for ever; a paid intent as its policy said; and what was paid
-or accepted and whose answer reached nobody, for a day, until the next equal call takes that answer. An end that is
-contradicted holds it until a person has looked: it is answered by 504, and a failure may have been paid.
+SDKs and job runners make a new key for every try, so a key alone does not recognise a retry. The guard does. An
+operation holds its guard while it is open; in doubt, that may be for ever. A paid intent holds it as its policy said.
+An operation that was paid or accepted, and whose reply reached no caller, holds it for a day, until the next equal call
+takes that reply. An end that an incident contradicts holds it until a person has decided: calls get a 504, because a
+failure may have been paid.
 
-A holder that cannot reach the journal answers its caller from its spool. Its lease runs out, and another sidecar finds
-the success: that one cannot know whether the caller was told (`delivery_unknown`). Without an intent that names the
-purchase, an equal call is then either the retry of a caller that was not told, or the next one of a caller that was.
-To give it the first one's reply would lose the next movement, to send it would make the first one twice. It is
-refused until the lost holder's evidence arrives, the first key returns, the caller states by `Paywitness-Distinct`
-that another one is meant, or a day has passed. The same holds for an end that was recorded when its caller's deadline
-was near, until its sidecar has recorded whether the caller got the reply. And for a caller that was passed a 2xx which
-no row knows: it may have taken it for a success, or not.
+If a sidecar cannot reach the journal, it spools its evidence and replies to its caller. Its lease expires, and another
+sidecar finds the success. That sidecar cannot know whether the caller got the reply (`delivery_unknown`). If no intent
+names the purchase, an equal call is then either the retry of a caller without a reply, or the next movement of a caller
+that has one. A replay would lose that next movement. A send would make the first movement twice. So the call is refused
+until the lost holder's evidence arrives, the first key returns, the caller states by `Paywitness-Distinct` that it
+means another movement, or a day has passed. The same rule holds for an end that was recorded close to its caller's
+deadline, until its sidecar has recorded whether the caller got the reply. It also holds if the caller got a 2xx which
+no row knows, because the caller may or may not have taken it for a success.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ TAKEOVER_WITHIN_S = 86_400.0  # a job that tries again after more than a day is 
 _OPEN = frozenset({State.PREPARED, State.SENDING, State.BACKOFF, State.UNKNOWN, State.REQUIRES_REVIEW})
 
 
-# What was paid and then given back: voided, reversed, or taken back by the provider.
+# Paid and then given back: voided, reversed, or taken back by the provider.
 GIVEN_BACK = frozenset({ResultClass.REVERSED, ResultClass.RETURNED})
 
 
-# A call took the reply and left without it. Its key may return for it, or a duplicate of it was told meanwhile: so no
-# other key is given it.
+# A call took over the reply, but left before it got it. No other key may take it now: the call's key may return, or a
+# duplicate of the call may have got the reply meanwhile.
 GIVEN_BACK_BY_TAKER = "given_back"
 
 
@@ -42,13 +43,14 @@ class GuardHold(StrEnum):
     """Why an operation holds its guard."""
 
     OPEN = "open"
-    UNDELIVERED = "unheard"  # it was paid or accepted, and its answer reached nobody
+    UNDELIVERED = "unheard"  # it was paid or accepted, and its reply reached no caller
     PAID = "paid"  # the intent is paid, and its policy blocks another payment
-    GIVEN_BACK = "given_back"  # it was paid, and voided or reversed: an equal call is told so, another passes
+    GIVEN_BACK = "given_back"  # it was paid, and voided or reversed: an equal call is refused, another one passes
 
 
 def indexed_guard(operation: Operation) -> str | None:
-    """The guard under which a journal must find the operation; None once it can hold nothing and contradict nothing."""
+    """The guard under which a journal must find the operation. None: it can neither hold the guard nor be an incident
+    with another operation any more."""
     guard = operation.guard
     if guard is None:
         return None
@@ -63,13 +65,13 @@ def indexed_guard(operation: Operation) -> str | None:
 
 
 def is_more_than_paid(operation: Operation) -> bool:
-    """Whether it must be found under its guard however many others have been paid there since. Of those that were
-    simply paid the newest are enough. Stores ask this of their own columns."""
+    """Whether look-ups under the guard must find this operation, however many others have been paid there since. Of
+    operations that were simply paid the newest are enough. Stores test the same with their own columns."""
     return operation.state is not State.SUCCEEDED or operation.incident is not None or operation.lease is not None
 
 
 def hold_of(operation: Operation, now: float) -> GuardHold | None:
-    """Whether the operation keeps another one off, and why."""
+    """Why the operation keeps another one from starting; None if it does not."""
     guard = operation.guard
     if guard is None:
         return None
@@ -101,13 +103,13 @@ def _hold_of_intent(operation: Operation, guard: Guard) -> GuardHold | None:
 
 
 def _was_voided(operation: Operation) -> bool:
-    """Whether it was paid and undone on purpose. What the provider took back, a debit that bounced, is like a decline:
-    nobody has cancelled that order."""
+    """Whether it was paid and undone on purpose. A payment that the provider took back, such as a bounced debit, is
+    like a decline: nobody has cancelled that order."""
     return operation.state is State.SUCCEEDED and operation.result_class is ResultClass.REVERSED
 
 
 def _is_kept_transfer(operation: Operation) -> bool:
-    """Whether it is a payout that was accepted or made, and not returned, whose reference is not paid again."""
+    """Whether it is a payout that was accepted or made, was not returned, and blocks another one of its reference."""
     guard = operation.guard
     return (
         operation.kind is OperationKind.PAYOUT
@@ -128,7 +130,8 @@ def is_remembered(operation: Operation) -> bool:
 
 
 def is_abandoned_for_good(operation: Operation) -> bool:
-    """Whether its customer never acted, and it keeps nobody off. A follow-up reserves part of a payment, and stays."""
+    """Whether its customer never acted, and it holds no guard. A follow-up never is, because it reserves a part of its
+    payment."""
     guard = operation.guard
     blocks = guard is not None and guard.kind is GuardKind.INTENT and guard.during_action is RepeatPaymentRule.BLOCK
     is_free = not blocks and not operation.paid_elsewhere and not operation.doubt and not operation.attempt_under_way
@@ -136,13 +139,15 @@ def is_abandoned_for_good(operation: Operation) -> bool:
 
 
 def _is_open(operation: Operation) -> bool:
-    """Whether it may still pay, ended in a contradiction that callers are told as unknown, or is being answered."""
+    """Whether it may still pay, or an incident contradicts its end (callers get "unknown"), or its reply is under
+    way."""
     contradicted = operation.state.ended and operation.incident not in {None, IncidentKind.BOTH_KEYS_RETURNED}
     return operation.state in _OPEN or contradicted or is_reply_under_way(operation)
 
 
 def _awaits_takeover(operation: Operation) -> bool:
-    """Whether its answer reached nobody, and still says the truth: what was given back since is no payment to take."""
+    """Whether its reply reached no caller, and is still true: a payment that was given back since cannot be taken
+    over."""
     return operation.undelivered and operation.result_class not in GIVEN_BACK
 
 
@@ -153,29 +158,32 @@ def may_be_taken(operation: Operation) -> bool:
 
 
 def names_its_purchase(operation: Operation) -> bool:
-    """Whether an equal call means the same thing, whoever was told of it: by the intent, or because a void happens
-    once."""
+    """Whether an equal call always means the same movement, even if the first caller got its reply: because of its
+    intent, or because a void happens only once."""
     by_intent = operation.guard is not None and operation.guard.kind is GuardKind.INTENT
     return by_intent or operation.kind is OperationKind.VOID
 
 
 def keeps_equal_calls_off(operation: Operation) -> bool:
-    """Whether only equal calls are refused because of it: it succeeded, and perhaps nobody was told. Of an intent and
-    of a payout's reference an equal call gets the reply itself: whoever is refused there asks for something else."""
+    """Whether the operation blocks only equal calls: it succeeded, and perhaps no caller got the reply. With an intent
+    or a payout's reference it does not, because an equal call then gets the reply, and only different calls are
+    refused."""
     by_intent = operation.guard is not None and operation.guard.kind is GuardKind.INTENT
     is_joined = by_intent or operation.kind is OperationKind.PAYOUT
     return operation.state is State.SUCCEEDED and operation.undelivered and not is_joined
 
 
 def is_reply_under_way(operation: Operation) -> bool:
-    """Whether an event, or a late answer, overtook the attempt of a living holder: only that one knows who hears it."""
+    """Whether an event or a late response ended the operation while its holder's attempt is under way. Only the holder
+    knows whether its caller gets the reply."""
     return operation.state in _WITH_EFFECT and operation.attempt_under_way and operation.lease is not None
 
 
 def is_undelivered(before: Operation, after: Operation, *, reached: bool) -> bool:
-    """Whether a change leaves something that was paid or accepted, and that nobody was told of. `reached`: somebody
-    gets it. What was accepted, and told, is not new when it is paid. An event that overtook the attempt left the
-    question to the attempt's own end. What others found first is delivered if its own caller was told."""
+    """Whether the operation is paid or accepted after a change, and no caller got its reply. `reached`: a caller gets
+    it now. If a caller got the reply when it was accepted, its success is no new reply. If an event overtook the
+    attempt, the attempt's own end decides. If others found the success first, it is delivered once its own caller got
+    the reply."""
     if after.state not in _WITH_EFFECT:
         return False
     if is_reply_under_way(before) and not is_reply_under_way(after):
@@ -189,13 +197,13 @@ _WITH_EFFECT = frozenset({State.SUCCEEDED, State.PENDING})
 
 
 def is_paid(operation: Operation) -> bool:
-    """Whether it stands as a payment that was made and not given back."""
+    """Whether it is a payment that was made and not given back."""
     return operation.state is State.SUCCEEDED and operation.result_class not in GIVEN_BACK
 
 
 def is_duplicate_success(first: Operation, second: Operation) -> bool:
-    """Whether a success of the second is a duplicate of the first's, of one intent. Two steps of one payment are one
-    success. Parts of one total are meant: their claims held them against it."""
+    """Whether the second operation's success pays the intent of the first again. Two steps of one payment are one
+    success. Parts of one total are no duplicates: their claims have checked them against the total."""
     guard = second.guard
     return (
         not (second.payment and first.payment == second.payment)

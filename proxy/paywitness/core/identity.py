@@ -1,8 +1,8 @@
 """Identity: which operation a call is. Keys, fingerprint, guard, provider key; all keyed by the identity secret.
 
-The same call gives the same identity on every sidecar, for as long as the journal lives: the secret never changes under
-a journal. Credentials are no part of it: they rotate. Values from callers only enter through HMAC with a label of their
-own and length-prefixed parts, so that no two different inputs can run into one.
+The same call gives the same identity on every sidecar, for as long as the journal lives, because the secret never
+changes under a journal. Credentials are not part of the identity, because they rotate. Values from callers enter only
+through HMAC, with a label for each purpose and length-prefixed parts, so that no two different inputs run into one.
 """
 
 from __future__ import annotations
@@ -61,25 +61,25 @@ def keyed_hash(secret: bytes, label: str, *parts: str | bytes) -> str:
 
 @lru_cache(maxsize=64)
 def _started_hmac(secret: bytes, label: str) -> hmac.HMAC:
-    """To be copied: all calls begin with the same few, and setting one up takes longer than the hashing."""
+    """An HMAC to be copied: all calls use the same few labels, and setting one up takes longer than the hashing."""
     return hmac.new(secret, label.encode(), "sha256")
 
 
 @lru_cache(maxsize=1024)
 def _cached_hash(secret: bytes, label: str, *parts: str) -> str:
-    """Accounts and owners: the same few, call after call."""
+    """`keyed_hash` with a cache, for accounts and owners: most calls have the same few."""
     return keyed_hash(secret, label, *parts)[:32]
 
 
 def check_value(secret: bytes) -> str:
-    """What the journal keeps to recognise its identity secret by. Says nothing about the secret."""
+    """A value by which the journal recognises its identity secret. It reveals nothing about the secret."""
     return keyed_hash(secret, "check")[:32]
 
 
 def identify(
     call: Call, policy: Policy, tree: Tree, parameters: dict[str, str], secret: bytes, generated: Callable[[], str]
 ) -> Identity:
-    """The identity of a call under its policy. `generated` makes a key where the caller gives none."""
+    """The identity of a call under its policy. `generated` makes a key if the caller gives none."""
     account, account_source = _account_and_source(call, policy, tree, parameters, secret)
     client_key, source, field_ref = client_key_of(call, policy, tree, parameters)
     if client_key is None:
@@ -108,7 +108,7 @@ def identify(
 
 
 def value_in(field_ref: FieldRef, call: Call, tree: Tree, parameters: dict[str, str]) -> str | None:
-    """The text at a place of the request, or None where there is none."""
+    """The text at a place of the request; None if there is none."""
     kind = field_ref.kind
     if kind is FieldKind.HEADER:
         value = call.headers_by_name.get(field_ref.header_key)
@@ -124,14 +124,14 @@ def value_in(field_ref: FieldRef, call: Call, tree: Tree, parameters: dict[str, 
 
 
 def account_of(call: Call, policy: Policy, tree: Tree, parameters: dict[str, str], secret: bytes) -> str:
-    """Keyed hash of everything that says whose account it is. A selector that is missing counts as empty."""
+    """Keyed hash of all values that identify the account. A selector that the request does not have counts as empty."""
     return _account_and_source(call, policy, tree, parameters, secret)[0]
 
 
 def _account_and_source(
     call: Call, policy: Policy, tree: Tree, parameters: dict[str, str], secret: bytes
 ) -> tuple[str, AccountSource]:
-    """The account, and what names it. A selector of the policy counts before our own header."""
+    """The account, and the source of its name. A selector of the policy takes precedence over our own header."""
     source, option = policy.account_told_by, call.options.account
     told = source is not None
     selected = []
@@ -148,8 +148,8 @@ def _account_and_source(
 
 
 def account_hashes_named(field_refs: tuple[FieldRef, ...], name: str, secret: bytes) -> frozenset[str]:
-    """Every account hash that this name can stand for: the caller named it to us alone, or in all of the policy's
-    places, or in one of them. "" is the account of calls that name none."""
+    """Every account hash that this name can stand for: the caller named it in our own header only, or in all of the
+    policy's places, or in one of them. "" is the account of calls that name none."""
     named = [index for index, field_ref in enumerate(field_refs) if field_ref.kind is not FieldKind.CONST]
 
     def hashed(option: str, filled: Iterable[int]) -> str:
@@ -166,7 +166,7 @@ def account_hashes_named(field_refs: tuple[FieldRef, ...], name: str, secret: by
 def client_key_of(
     call: Call, policy: Policy, tree: Tree, parameters: dict[str, str]
 ) -> tuple[str | None, str, FieldRef | None]:
-    """The caller's key, where it came from, and the policy's place for it where it is one."""
+    """The caller's key, its source, and the policy's place for it if it came from one."""
     if call.options.key is not None:
         return call.options.key, "paywitness-key", None
     for field_ref in policy.take_from:
@@ -179,8 +179,9 @@ def client_key_of(
 def _provider_key(
     client_key: str, field_ref: FieldRef | None, contract: ProviderContract, stem: str | None, *, only_we_know: bool
 ) -> str | None:
-    """The client's own key where it came in the provider's own place and fits; else one derived from ours. Also if only
-    we know the account (`Paywitness-Account`): at the provider the equal keys of two accounts would meet."""
+    """The client's own key if it came in the provider's own place and the provider accepts it; else one derived from
+    ours. It is also derived if only we know the account (`Paywitness-Account`), because at the provider equal keys of
+    two accounts would collide."""
     if contract.send_as is None or stem is None:
         return None
     own_place = field_ref == contract.send_as and contract.key_space_is_account and not only_we_know
@@ -190,7 +191,7 @@ def _provider_key(
 
 
 def fingerprint_of(call: Call, tree: Tree, ignore: tuple[str, ...], secret: bytes) -> str:
-    """Keyed hash of what the call asks for: method, path, query and body, less what the policy ignores."""
+    """Keyed hash of the request: method, path, query and body, without the fields that the policy ignores."""
     query = json.dumps(sorted(parse_qsl(call.query, keep_blank_values=True))) if call.query else "[]"
     parts = [call.method, call.path, query, canonical(without_paths(tree, ignore))]
     if lost := lost_in_tree(call.body, ignore):
@@ -203,18 +204,18 @@ _NOT_A_FORM = (b"{", b"[", b"<", b'"')
 
 
 def provider_accepts(contract: ProviderContract, key: str) -> bool:
-    """Whether the provider would take this text as a key."""
+    """Whether the provider accepts this text as a key."""
     fits = contract.min_length <= len(key) <= contract.max_length and key.isascii()
     return fits and (contract.characters is None or contract.characters.issuperset(key))
 
 
 def lost_in_tree(body: bytes, ignore: tuple[str, ...]) -> str:
-    """What the tree of a body, whose ignored paths are left out, does not tell, and a fingerprint must: two bodies that
-    a provider may read differently are never one. Empty for almost every body.
+    """The details of a body that its tree loses, without the ignored paths. The fingerprint must include them, so that
+    two bodies which a provider may read differently never have the same one. Empty for almost every body.
 
-    Of `a[][b]` in a form nobody but the provider knows which item a field belongs to; and it takes the first, the last
-    or both of `a=1&a=2`. A number may have more digits than a float holds. `a[]=1&a[]=2` and `a[0]=1&a[1]=2` mean the
-    same. The usual ways to write a form add nothing here, so their fingerprints stay what they were."""
+    In a form only the provider knows to which item a field `a[][b]` belongs, and whether `a=1&a=2` means the first, the
+    last or both. A number may have more digits than a float holds. `a[]=1&a[]=2` and `a[0]=1&a[1]=2` mean the same. The
+    usual ways to write a form add nothing here, so their fingerprints do not change."""
     if body.lstrip()[:1] in _NOT_A_FORM:
         long_numbers = _LONG_NUMBER.findall(body)
         return _lossy(long_numbers) if long_numbers else ""
@@ -234,9 +235,9 @@ def lost_in_tree(body: bytes, ignore: tuple[str, ...]) -> str:
 
 
 def _is_unusual(path: list[str], count: int) -> bool:
-    """Whether the name is not the one usual way to write what it becomes."""
+    """Whether the field is written in an unusual way, so that the tree does not show all of its meaning."""
     if "" in path[1:-1]:
-        return True  # a[][b]: the order tells which item it belongs to
+        return True  # a[][b]: the order decides to which item it belongs
     return count > 1 and not (len(path) > 1 and path[-1] == "")  # a=1&a=2, but not a[]=1&a[]=2
 
 
@@ -246,7 +247,7 @@ def _is_ignored(path: list[str], ignore: tuple[str, ...]) -> bool:
 
 
 def _lossy(numbers: list[bytes]) -> str:
-    """Those numbers of a JSON body that a float does not hold. Whole numbers are held whatever their length."""
+    """The numbers of a JSON body that a float cannot hold exactly. Whole numbers are exact whatever their length."""
     found = [text.decode() for text in numbers]
     lossy = [text for text in found if ("." in text or "e" in text.lower()) and _is_lossy(text)]
     return json.dumps(sorted(lossy)) if lossy else ""
@@ -259,12 +260,12 @@ def _is_lossy(text: str) -> bool:
         return False  # no number: part of a text
 
 
-# One text for one meaning: key order and white space do not count.
+# The same text for the same meaning: key order and white space do not count.
 canonical = json.JSONEncoder(separators=(",", ":"), sort_keys=True, check_circular=False).encode
 
 
 def credential_of(call: Call, secret: bytes) -> str:
-    """Keyed hash of the credential headers: who may be shown a replay."""
+    """Keyed hash of the credential headers. It decides who may see a replay."""
     return _credential_hash(secret, *map(call.headers_by_name.get, CREDENTIAL_HEADERS))
 
 
@@ -274,18 +275,18 @@ def _credential_hash(secret: bytes, *found: bytes | None) -> str:
 
 
 def credential_in(headers: Headers, secret: bytes) -> str:
-    """As `credential_of`, of the headers of a request."""
+    """As `credential_of`, for the headers of a request."""
     by_name = {name.lower(): value for name, value in reversed(headers)}
     return _credential_hash(secret, *map(by_name.get, CREDENTIAL_HEADERS))
 
 
 def owner_hash(scope: str, owner: str, secret: bytes) -> str:
-    """Keyed hash of the owner that a provider names. `scope` is the provider, as keys know it."""
+    """Keyed hash of the owner that a provider names. `scope` is the provider's name in keys."""
     return _cached_hash(secret, "owner", scope, owner)
 
 
 def credential_claim(policy: Policy, identity: Identity) -> CredentialClaim:
-    """What a claim must know of its call's credential."""
+    """The facts about the call's credential that its claim needs."""
     return CredentialClaim(policy.key_provider, policy.accounts.tells_owners_apart, identity.account_source)
 
 
@@ -295,7 +296,7 @@ def request_hash_of(method: str, target: str, body: bytes, secret: bytes) -> str
 
 
 def is_usable_key(client_key: str) -> bool:
-    """Whether a caller's key can be kept, shown and sent: printable, not blank, not endless."""
+    """Whether a caller's key can be stored, shown and sent: printable, not blank, not too long."""
     return 0 < len(client_key) <= CLIENT_KEY_LENGTH_MAX and client_key.isprintable() and bool(client_key.strip())
 
 
@@ -308,8 +309,9 @@ def _guard_of(
     fingerprint: str,
     secret: bytes,
 ) -> Guard | None:
-    """A paying operation is guarded by its intent, one that acts on a thing by that thing, any other by its content.
-    `scope` is provider, account and operation under the names that keys know (`formerly:`): a rename lifts no guard."""
+    """The guard of a call: a paying operation is guarded by its intent, one that acts on an object by that object, any
+    other by its content. `scope`: provider, account and operation, under their names in keys (`formerly:`), so that a
+    rename lifts no guard."""
     if not policy.kind.moves_money:
         return None
     if policy.kind.pays:
@@ -320,7 +322,7 @@ def _guard_of(
     found = [value_in(place, call, tree, parameters) for place in places]
     target = [text for text in found if text]
     if len(target) < len(places):
-        target = []  # a part of a reference names several transfers
+        target = []  # a part of a reference would name several transfers
     is_payout = policy.kind is OperationKind.PAYOUT
     named = (call.options.intent or (None if target else _intent_in(policy, tree))) if is_payout else None
     if named:
@@ -330,12 +332,12 @@ def _guard_of(
         after_success = policy.after_success if is_payout else RepeatPaymentRule.FLAG
         return Guard(GuardKind.TARGET, value, _label_of(" ".join(target)), after_success)
     if call.options.key is not None:
-        return None  # whoever names each payment for us tells by it which of them are the same
+        return None  # the caller names each payment itself, which shows which of them are the same
     return Guard(GuardKind.FINGERPRINT, keyed_hash(secret, "same", *scope, fingerprint)[:32])
 
 
 def created_intent(call: Call, policy: Policy, tree: Tree, account: str, secret: bytes) -> Guard | None:
-    """The intent of a call that creates or updates an object and moves nothing yet: its later steps carry it."""
+    """The intent of a call that creates or updates an object and moves nothing yet. Its later steps get this intent."""
     if policy.kind.moves_money:
         return None
     intent = call.options.intent or _intent_in(policy, tree)
@@ -348,18 +350,20 @@ def intent_guard_of(policy: Policy, account: str, intent: str, secret: bytes) ->
 
 
 def intent_guard(policy: Policy, account: str, intent: str, secret: bytes) -> str:
-    """The value of the guard that a payment of this intent holds: across a merchant's providers where it has a name."""
+    """The guard's value for a payment of this intent. If the merchant has a name, it is the same at all of its
+    providers."""
     payers = ("merchant", policy.merchant) if policy.merchant else ("account", policy.key_provider, account)
     return keyed_hash(secret, "intent", *payers, intent)[:32]
 
 
 def intent_label(intent: str) -> str:
-    """The label of this intent's guard, by which a journal finds its operations. Long order numbers are cut."""
+    """The label of this intent's guard, by which a journal finds its operations. A long order number is truncated."""
     return _label_of(intent)
 
 
 def _label_of(text: str) -> str:
-    """A caller's text as a journal can hold it and a person find it: JSON may carry halves of characters."""
+    """A caller's text in a form that a journal can store and a person can search for. JSON may contain halves of
+    characters."""
     whole = text if text.isascii() else text.encode("utf-8", "replace").decode()
     return whole[:LABEL_LENGTH_MAX]
 

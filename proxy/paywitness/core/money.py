@@ -23,7 +23,7 @@ _MINOR_UNITS_MAX = 10**18
 _EXACT_FLOAT_MAX = 2**53
 _PARTS_MAX = 15_000  # a PayPal payout has that many items at most
 _DECIMAL_TEXT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?\Z")
-_DIGITS_MAX = 28  # what decimal arithmetic keeps exactly; beyond it would round
+_DIGITS_MAX = 28  # decimal arithmetic is exact up to this; beyond it would round
 
 
 class Unit(StrEnum):
@@ -45,7 +45,7 @@ class Money:
 
 
 def exponent(currency: str) -> int:
-    """How many decimals the currency has; two where ISO 4217 says nothing else."""
+    """How many decimals the currency has; two unless ISO 4217 defines another number."""
     return _EXPONENTS.get(currency.upper(), 2)
 
 
@@ -69,7 +69,7 @@ def read_money(amount: object, currency: object, unit: Unit) -> Money:
     return Money(total, code)
 
 
-@lru_cache(maxsize=256)  # of codes alone: what is none raises, and is not kept
+@lru_cache(maxsize=256)  # caches only valid codes, because an invalid one raises
 def _code(currency: str) -> str:
     if not _CURRENCY.match(currency):
         raise MoneyError("the currency is not a three-letter code")

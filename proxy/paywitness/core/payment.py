@@ -2,16 +2,16 @@
 
 A payment is one thing that a customer pays at one provider. The operations that make it are its **steps** (create,
 confirm). What follows are its **movements**: captures, increments, voids, refunds, reversals. The journal keeps one row
-for each payment, and changes it in the same step as the operation that changed the payment. `payment_changes` says
-what evidence makes of it, `payment_claims` what may start on it.
+for each payment, and changes it in the same step as the operation that changed the payment. `payment_changes` applies
+evidence to it, `payment_claims` decides which operations may start on it.
 
 Rules that hold together:
-- Every number is known or unknown (None), and never zero by default. The success that makes a payment makes what was
-  refunded, voided and disputed known: zero.
+- Every number is known or unknown (None), and never zero by default. After the success that makes a payment, the
+  refunded, voided and disputed amounts are known to be zero.
 - An open operation reserves. Only an end posts, or evidence of a movement that is not ours. An effect is posted once.
 - Limits bind claims, never evidence. A limit is checked only if all its numbers are known.
-- What must come before counts as done, and what competes counts as done: a refund may count on a capture that is not
-  resolved yet, and a capture may not.
+- A limit counts an open movement as done if the new one needs it first, and also if both compete for the same amount.
+  So a refund may rely on a capture that is not resolved yet, and another capture may not use the same amount.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from paywitness.core.provider_contract import OperationKind
 from paywitness.core.record import record
 
 NAMES_MAX = 20  # of one payment; the first ones stay
-STEPS_MAX = 50  # operations that are listed as steps; the newest stay
-MOVEMENTS_MAX = 1_000  # the oldest that are posted and were not returned go first: the numbers keep what they moved
+STEPS_MAX = 50  # operations listed as steps; the newest stay
+MOVEMENTS_MAX = 1_000  # the oldest posted ones that were not returned go first: the totals still include them
 
 FOLLOW_UPS = frozenset(
     {
@@ -55,7 +55,7 @@ def payment_key(payment_id: str) -> str:
 
 
 def name_key(provider: str, account: str, name: str) -> str:
-    """Under which a journal keeps the link from a name to its payment. `provider` is the name that keys know."""
+    """The key of the row that links a name to its payment. `provider` is the provider's name in keys."""
     digest = blake2b(digest_size=20)
     for part in (provider, account, name):
         data = part.encode("utf-8", "surrogatepass")
@@ -73,19 +73,19 @@ def payment_names(provider: str, account: str, names: Iterable[str]) -> tuple[Pa
 class MovementStatus(StrEnum):
     RESERVED = "reserved"  # its operation is open
     POSTED = "posted"
-    RETURNED = "returned"  # taken back after it had succeeded, or named and then failed: an old total may hold it
+    RETURNED = "returned"  # taken back after success, or named and then failed: an old total may include it
 
 
 @record
 class Movement:
     """One capture, increment, void, refund or reversal of a payment."""
 
-    operation_id: str  # of a movement that is not ours: the provider's name for it
+    operation_id: str  # for a movement that is not ours: a key of its own
     kind: OperationKind
     minor_units: int | None  # None: unknown, or all that is left
     status: MovementStatus = MovementStatus.RESERVED
     fingerprint: str = ""  # of the call, while it is reserved
-    at_most: bool = False  # the call's amount cannot be read: it is no more than `minor_units`
+    at_most: bool = False  # the call's amount cannot be read, but is no more than `minor_units`
 
 
 class PaidElsewhere(StrEnum):
@@ -100,10 +100,10 @@ class PaidElsewhere(StrEnum):
 class Payment:
     """A payment as the journal keeps it. Amounts are minor units of `currency`."""
 
-    id: str  # that of its first operation
+    id: str  # the id of its first operation
     provider: str
     account: str
-    names: tuple[str, ...] = ()  # under which the provider knows it
+    names: tuple[str, ...] = ()  # its names at the provider
     intent: Guard | None = None
     currency: str | None = None
     authorised: int | None = None
@@ -113,32 +113,32 @@ class Payment:
     disputed: int | None = None
     created: bool = False  # an operation of ours that makes it has shown its name
     paid: bool = False  # a paying success was posted
-    final: bool = False  # nothing more can be captured: voided, a final capture, expired by the provider's word
+    final: bool = False  # nothing more can be captured: voided, a final capture, or expired at the provider
     paid_by: str = ""  # the step whose success was posted last
     times_paid: int = 0
     given_back: bool = False  # voided or reversed as a whole
     returned: bool = False  # the provider took the whole payment back; a later step may pay it again
     elsewhere: PaidElsewhere = PaidElsewhere.NO
-    unanswered: bool = False  # an attempt of ours on it was sent once and did not end by its own complete response
+    unanswered: bool = False  # some attempt of ours on it was sent and did not end with its own complete response
     steps: tuple[str, ...] = ()
     movements: tuple[Movement, ...] = ()
     expires_at: float | None = None  # of the authorization: by its own date, or by the policy
     expiry_announced: str = ""  # soon, expired
-    verify_at: float | None = None  # when an inquiry shall show whether it was paid elsewhere
+    verify_at: float | None = None  # when an inquiry shall check whether it was paid elsewhere
     verifications: int = 0
-    verify_misses: int = 0  # of them, those that found it unpaid, or not at all
+    verify_misses: int = 0  # of these, how many found it unpaid, or did not find it
 
-    overcapture: Overcapture | None = None  # what may be captured above what was authorised
+    overcapture: Overcapture | None = None  # how much may be captured above the authorised amount
 
     @property
     def capturable(self) -> int | None:
-        """What may still be captured, reservations aside."""
+        """The amount that may still be captured, before reservations."""
         return 0 if self.final else difference(self.authorised, self.captured, self.voided or 0)
 
     @property
     def capturable_above(self) -> int:
-        """What the provider would let us capture above what was authorised. No part of what is left: nobody counts on
-        it, and it keeps no intent."""
+        """The amount that the provider would let us capture above the authorised one. It is not part of the remainder,
+        so it does not hold the intent."""
         if self.overcapture is None or self.authorised is None:
             return 0
         return self.overcapture.above(self.authorised, self.currency)
@@ -153,8 +153,8 @@ class Payment:
         return _in_status(self.movements, MovementStatus.RETURNED, kinds) if self.movements else ()
 
     def reserved_at_most(self, *kinds: OperationKind) -> int | None:
-        """What the open movements of these kinds move at most. One of a negative amount moves nothing: it makes no room
-        for another. Unknown if one of them is."""
+        """The most that the open movements of these kinds can move. One with a negative amount counts as zero, so that
+        it makes no room for another. Unknown if one of the amounts is."""
         most = 0
         for movement in self.movements:
             if movement.status is MovementStatus.RESERVED and movement.kind in kinds:
@@ -164,7 +164,7 @@ class Payment:
         return most
 
     def posted_total(self, *kinds: OperationKind) -> int:
-        """What movements of ours have moved at least, also while the number itself is unknown."""
+        """The least amount that movements of ours have moved. It is known even while the payment's number is not."""
         return sum([movement.minor_units or 0 for movement in self.posted(*kinds)])
 
     def movement_of(self, operation_id: str) -> Movement | None:
@@ -212,12 +212,12 @@ def bounded(movements: tuple[Movement, ...]) -> tuple[Movement, ...]:
     return tuple(kept)
 
 
-# --- What evidence shows
+# --- Evidence
 
 
 @record
 class ShownBalance:
-    """What a response or an object of the provider shows of a payment, beside what became of the operation."""
+    """The facts about a payment in a response or an object of the provider, beside the operation's own outcome."""
 
     names: tuple[PaymentName, ...] = ()
     creates: bool = False  # the operation makes the payment, and continues none
@@ -234,7 +234,7 @@ class ShownBalance:
     overcapture: Overcapture | None = None
     expires_at: float | None = None
     intent: Guard | None = None
-    verify_at: float | None = None  # when to verify what was "already done" on a first attempt
+    verify_at: float | None = None  # when to verify an "already done" after a first attempt
     dispute: str = ""  # opened, won
     expiry_announced: str = ""  # soon, expired
 

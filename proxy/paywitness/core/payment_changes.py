@@ -149,7 +149,7 @@ def _paid(payment: Payment, after: Operation, shown: ShownBalance) -> tuple[Paym
     authorised = asked if shown.authorised is None else shown.authorised
     if shown.moved is not None and (authorised is None or shown.moved < authorised):
         authorised = shown.moved  # a partial authorization
-    first = payment if not payment.returned else replace(payment, refunded=0, movements=())  # later movements belong to the new success
+    first = payment if not payment.returned else replace(payment, refunded=0, movements=())  # it starts anew
     captured = authorised if shown.captures else 0 if shown.captures is False else None
     if captured == 0:
         captured = total_of(first.posted(OperationKind.CAPTURE))

@@ -1,7 +1,7 @@
 """Claims on a payment: whether a movement or another payment of an intent may start now. Pure.
 
-Three questions, in this order: is something in flight that excludes it, is an equal movement open, does the balance
-allow it. And one about intents: does a payment still keep its intent from being paid again.
+There are three questions, in this order: is a movement in flight that excludes it, is an equal movement open, does the
+balance allow it. One more question is about intents: does a payment still keep its intent from being paid again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from paywitness.core.payment_rules import IncrementMeaning, LimitMode
 from paywitness.core.provider_contract import OperationKind
 from paywitness.core.record import record
 
-# Not two of these in flight at one payment, whatever their names are.
+# Two of these kinds are never in flight at one payment at once, whichever name of the payment they use.
 _SERIALISED = FOLLOW_UPS - {OperationKind.REFUND}
 _IN_FLIGHT = frozenset({State.PREPARED, State.SENDING, State.BACKOFF})
 
@@ -39,8 +39,8 @@ _IN_FLIGHT = frozenset({State.PREPARED, State.SENDING, State.BACKOFF})
 
 class LimitVerdict(StrEnum):
     FITS = "fits"
-    UNKNOWN = "unknown"  # a number is not known, or the currency is another one: the provider decides
-    RESERVED = "reserved"  # it fits once what is reserved is released
+    UNKNOWN = "unknown"  # a number is unknown, or the currency is another one: the provider decides
+    RESERVED = "reserved"  # it would fit if the reservations were released
     EXCEEDS = "exceeds"
 
 
@@ -52,7 +52,7 @@ class LimitCheck:
 
 
 def check_limit(payment: Payment, kind: OperationKind, money: Money | None) -> LimitCheck:
-    """Whether the balance allows this movement. None: all that is left."""
+    """Whether the balance allows this movement. `money` None: the whole remainder."""
     if kind not in {OperationKind.CAPTURE, OperationKind.REFUND}:
         return LimitCheck(LimitVerdict.FITS)
     if money is not None and payment.currency is not None and money.currency != payment.currency:
@@ -71,7 +71,7 @@ def check_limit(payment: Payment, kind: OperationKind, money: Money | None) -> L
 
 
 def _remaining(payment: Payment, kind: OperationKind) -> tuple[int | None, int | None]:
-    """What is left for a movement of this kind: with reservations that compete, and if they were all released."""
+    """The remainder for a movement of this kind: first with competing reservations, then without them."""
     competing = payment.reserved_at_most(kind)
     if kind is OperationKind.CAPTURE:
         increments = total_of(payment.reserved(OperationKind.INCREMENT))
@@ -90,12 +90,12 @@ def _remaining(payment: Payment, kind: OperationKind) -> tuple[int | None, int |
 
 @record
 class PaymentClaim:
-    """What a call means for a payment: which one it acts on, how much it moves, and by which rules."""
+    """A call's claim on a payment: which payment it acts on, how much it moves, and by which rules."""
 
     acts_on: PaymentName | None = None  # None: it makes a payment
-    amount: object = None  # as the request carries it, if the request names no currency: it is the payment's
+    amount: object = None  # as in a request that names no currency: the currency is the payment's
     unit: Unit = Unit.MINOR
-    takes_remainder: bool = False  # it names no amount, and means all that is left
+    takes_remainder: bool = False  # it names no amount, and means the whole remainder
     intent: Guard | None = None  # of a call that creates an object and moves nothing yet
     limits: LimitMode = LimitMode.WARN
     once_per_target: bool = False
@@ -106,7 +106,7 @@ class PaymentClaim:
 
 
 class PaymentVerdict(StrEnum):
-    """What a payment says to an operation that would start on it."""
+    """The verdict on an operation that would start on a payment."""
 
     PASS = "pass"
     BUSY = "busy"  # another movement is in flight: wait for it
@@ -126,7 +126,7 @@ def judge_movement(
     payment: Payment, fresh: Operation, claim: PaymentClaim, operations: Mapping[str, Operation]
 ) -> PaymentJudgement:
     """Whether a follow-up may start on its payment now. `payment` is reconciled; `operations` are those behind its
-    reserved movements. The order: what is in flight, what is equal or excluded, then the limit."""
+    reserved movements. Movements in flight count first, then equal or excluding ones, then the limit."""
     for movement in payment.reserved():
         holder = operations.get(movement.operation_id)
         if holder is None or holder.key == fresh.key:
@@ -152,7 +152,7 @@ def _first_holder(payment: Payment, kind: OperationKind, operations: Mapping[str
 
 
 def money_of(payment: Payment, fresh: Operation, claim: PaymentClaim) -> Money | None:
-    """What the call moves. A request that names an amount and no currency means the payment's."""
+    """The amount that the call moves. If the request names no currency, it means the payment's."""
     if fresh.money is not None or claim.amount is None or payment.currency is None:
         return fresh.money
     try:
@@ -165,7 +165,7 @@ def with_money(payment: Payment, fresh: Operation, claim: PaymentClaim) -> Opera
     """The operation with its amount and currency, as far as its payment knows them."""
     money = money_of(payment, fresh, claim)
     if money is None and claim.amount is None and not claim.takes_remainder and fresh.kind in FOLLOW_UPS:
-        return fresh.changed(takes_remainder=True)  # its policy knows no amount: it moves all that is left
+        return fresh.changed(takes_remainder=True)  # its policy knows no amount, so it moves the whole remainder
     if money is not None or not claim.takes_remainder or payment.currency is None:
         return fresh if money is fresh.money else fresh.changed(money=money)
     left = _all_that_is_left(payment, fresh.kind)
@@ -175,8 +175,8 @@ def with_money(payment: Payment, fresh: Operation, claim: PaymentClaim) -> Opera
 
 
 def amount_moved(payment: Payment, fresh: Operation, claim: PaymentClaim) -> int | None:
-    """By how much the movement changes a number, which is what it reserves. None: all that is left, and how much that
-    is is unknown."""
+    """By how much the movement changes a number of the payment; this amount is reserved. None: the whole remainder, if
+    that is unknown."""
     if fresh.money is None:
         return int(str(claim.amount)) if _is_named(claim) else _all_that_is_left(payment, fresh.kind)
     if fresh.kind is OperationKind.INCREMENT and claim.increment_means is IncrementMeaning.TOTAL:
@@ -190,7 +190,7 @@ def _is_named(claim: PaymentClaim) -> bool:
 
 
 def _against(movement: Movement, holder: Operation, fresh: Operation, amount: int | None) -> PaymentVerdict:
-    """What one open movement says to another that would start."""
+    """The verdict of one open movement on another that would start."""
     in_flight = holder.state in _IN_FLIGHT or holder.attempt_under_way
     if in_flight and movement.kind in _SERIALISED and fresh.kind in _SERIALISED:
         return PaymentVerdict.BUSY
@@ -206,7 +206,8 @@ def _against(movement: Movement, holder: Operation, fresh: Operation, amount: in
 
 
 def _excludes(opened: OperationKind, fresh: OperationKind) -> bool:
-    """Whether one may not start while the outcome of the other is unknown: a void and what it would undo."""
+    """Whether one must not start while the outcome of the other is unknown: a void, and a movement that it would
+    undo."""
     pair = {opened, fresh}
     return OperationKind.VOID in pair and bool(pair & {OperationKind.CAPTURE, OperationKind.INCREMENT})
 
@@ -215,7 +216,7 @@ _STRICTEST = (RepeatPaymentRule.BLOCK, RepeatPaymentRule.FLAG, RepeatPaymentRule
 
 
 def carried_guard(intent: Guard, claim: PaymentClaim) -> Guard:
-    """The guard of a step whose intent an earlier call named: of what both policies say, the stricter."""
+    """The guard of a step whose intent an earlier call named, with the stricter rules of both policies."""
     return replace(
         intent,
         after_success=min(intent.after_success, claim.after_success, key=_STRICTEST.index),
@@ -252,19 +253,19 @@ def _may_be_given_back(payment: Payment) -> bool:
 
 
 def may_still_expire(payment: Payment, now: float) -> bool:
-    """Whether the authorization should be over by now, and the provider has not said so: as far as we know, more can be
-    captured of it."""
+    """Whether the authorization should have expired by now, but the provider has not confirmed it, and as far as we
+    know more of it can be captured."""
     is_over = payment.expires_at is not None and payment.expires_at <= now
     return is_over and (payment.capturable is None or payment.capturable > 0)
 
 
 class IntentHold(StrEnum):
-    """What a payment says to another payment of its intent."""
+    """How a payment affects another payment of its intent."""
 
     FREE = "free"  # nothing was paid
     PAID = "paid"
     GIVING_BACK = "giving_back"  # paid, and an open movement may give all of it back
-    REFUNDED = "refunded"  # paid and given back as a whole: an equal call is told so
+    REFUNDED = "refunded"  # paid and given back as a whole: an equal call is refused with that answer
 
 
 def hold_of_payment(payment: Payment) -> IntentHold:
@@ -283,5 +284,5 @@ def hold_of_payment(payment: Payment) -> IntentHold:
         return IntentHold.REFUNDED if is_voided else IntentHold.PAID
     if payment.captured - payment.refunded > 0 or payment.disputed:
         return IntentHold.PAID
-    # Unknown is not nothing: without an authorised amount only a final capture says that no more can be captured.
+    # An unknown amount is not zero: without an authorised amount only a final capture shows that nothing is left.
     return IntentHold.REFUNDED if payment.capturable is not None and payment.capturable <= 0 else IntentHold.PAID

@@ -1,7 +1,7 @@
-"""What a response or an object of the provider shows of a payment: its names, its totals, its dates. Pure.
+"""Reads a payment's names, totals and dates from a response or an object of the provider. Pure.
 
-The policy says where (`also_known_as`, `balance`, `captures`, `capture_before`). What is not shown, or cannot be read,
-is unknown: it never counts as zero.
+The policy names their places (`also_known_as`, `balance`, `captures`, `capture_before`). A value that is missing or
+cannot be read is unknown; it never counts as zero.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from paywitness.core.provider_time import time_in
 from paywitness.core.result import DOES_NOT_FIT, Classification, Effect, ResultClass
 
 _NAMES_SHOWN_MAX = 10
-_MOVEMENTS_SUMMED_MAX = 10  # open ones beside another: their sums are a thousand
+_MOVEMENTS_SUMMED_MAX = 10  # open movements beside the one to prove; ten have a thousand sums
 
 
 def shown_balance(
@@ -35,8 +35,8 @@ def shown_balance(
     now: float,
     request_tree: Tree = None,
 ) -> ShownBalance | None:
-    """What this evidence shows of the operation's payment; None if it shows none, or not ours. `now` is the journal's
-    time. `request_tree` is the body of the call, if it is at hand."""
+    """The names, totals and dates of the operation's payment in this evidence; None if it shows no payment, or not
+    ours. `now`: the journal's time. `request_tree`: the body of the call, if the caller has it."""
     if not operation.payment or classification.lost or classification.rule == DOES_NOT_FIT:
         return None
     rules = policy.payment
@@ -52,7 +52,7 @@ def shown_balance(
         currency=currency,
         authorised=authorised,
         captured=captured,
-        # An object that nobody has paid yet shows that nothing can be captured, which says nothing of this payment.
+        # An object that is not paid yet shows that nothing can be captured, which proves nothing about this payment.
         capturable=capturable if classification.result_class is ResultClass.SUCCEEDED else None,
         refunded=refunded,
         disputed=disputed,
@@ -70,11 +70,11 @@ def shown_balance(
 def shown_by_object(
     operation: Operation, policy: Policy, classification: Classification | None, provider_object: Tree, *, now: float
 ) -> ShownBalance | None:
-    """What an inquiry's or an event's object shows of the operation's payment, after what it says of the operation. A
-    success without an object, such as one that a person states, shows the name of the payment and what the policy says
-    of every success. The amount is then the operation's own."""
+    """The names, totals and dates of the operation's payment in the object of an inquiry or event. `operation` is as it
+    is after that evidence. A success without an object, for example one that a person states, shows the name of the
+    payment and the policy's fixed facts about every success. The amount is then the operation's own."""
     if operation.kind in FOLLOW_UPS and operation.state is State.FAILED:
-        return ShownBalance(verify_at=now)  # somebody else may have moved what it was to move
+        return ShownBalance(verify_at=now)  # another client may have moved this amount
     if classification is None:
         return None
     if provider_object is None:
@@ -85,7 +85,7 @@ def shown_by_object(
 
 
 def shows_totals(operation: Operation, policy: Policy, provider_object: Tree) -> bool:
-    """Whether an object about the operation can show totals of its payment."""
+    """Whether this object can show totals of the operation's payment."""
     is_paying_step = bool(operation.payment) and operation.kind.pays
     return is_paying_step and provider_object is not None and policy.payment.balance != BalanceFields()
 
@@ -142,12 +142,12 @@ def _captures(rules: PaymentRules, provider_object: Tree) -> bool | None:
     if rules.captures is None or isinstance(rules.captures, bool):
         return rules.captures
     if provider_object is None or rules.captures(provider_object) is None:
-        return None  # the object does not say, or there is none: a success that was kept while the journal was away
+        return None  # the object does not show it, or there is none (a success from the spool)
     return not is_false(rules.captures(provider_object))
 
 
 def _is_final(rules: PaymentRules, request_tree: Tree) -> bool | None:
-    """Whether this capture releases what it leaves."""
+    """Whether this capture releases the remainder."""
     if isinstance(rules.final, bool):
         return rules.final
     if rules.final is not None and request_tree is not None:
@@ -164,12 +164,12 @@ def _expires_at(rules: PaymentRules, provider_object: Tree, now: float) -> float
     return None if rules.authorization_expires_s is None else now + rules.authorization_expires_s
 
 
-# --- What a shared object proves
+# --- Proof by a shared object
 
 
 def proves_movement(operation: Operation, payment: Payment | None, shown: ShownBalance | None) -> bool | None:
-    """Whether an object that many movements share, and that reads as done, shows this very movement: its total must
-    have grown by it. False: it has not. None: it may have been another one that is open too."""
+    """Whether an object that many movements share, and that reads as done, proves this very movement. Its total must
+    have grown by the movement's amount. False: it has not. None: another open movement may have caused the growth."""
     if payment is None or shown is None:
         return True
     movement = payment.movement_of(operation.id)
@@ -187,7 +187,7 @@ def proves_movement(operation: Operation, payment: Payment | None, shown: ShownB
     if total < before + amount:
         return False
     if known is None:
-        return True if total - before == amount == reserved else None  # somebody else may have moved some of it
+        return True if total - before == amount == reserved else None  # another client may have moved a part of it
     if total >= before + reserved:
         return True
     others = [other.minor_units or 0 for other in payment.reserved(operation.kind) if other is not movement]
@@ -195,8 +195,8 @@ def proves_movement(operation: Operation, payment: Payment | None, shown: ShownB
 
 
 def _is_part_of_sum(amount: int, others: list[int], moved: int) -> bool | None:
-    """Whether what moved is a sum that needs this movement, of all that are open. None: with it and without it, or
-    neither."""
+    """Whether the moved amount is a sum of open movements that must include this one. None: there are such sums both
+    with it and without it, or none."""
     if len(others) > _MOVEMENTS_SUMMED_MAX:
         return None
     sums = {0}
@@ -207,8 +207,8 @@ def _is_part_of_sum(amount: int, others: list[int], moved: int) -> bool | None:
 
 
 def needs_proof(operation: Operation, seen: FoundObject) -> bool:
-    """Whether what was found must be held against the payment: an object that all movements of a payment share shows
-    "captured" also if another one of them captured."""
+    """Whether the finding must be compared with the payment. An object that all movements of a payment share also shows
+    "captured" if another movement captured."""
     read = seen.finding.classification
     shares_object = read is not None and read.result_class is ResultClass.SUCCEEDED and read.reference is None
     return shares_object and bool(operation.payment) and operation.kind in FOLLOW_UPS
@@ -223,8 +223,9 @@ def held_against_payment(
     now: float,
     rolled_back: bool = False,
 ) -> FoundObject:
-    """What was found, if it proves the movement that was asked about. `rolled_back`: the journal may have forgotten
-    other movements of the payment, and whoever knows them may not have put them back yet."""
+    """The finding, if it proves the operation's own movement; else a miss or a failed inquiry. `rolled_back`: the
+    journal may have lost other movements of the payment, and the sidecars that know them may not have restored them
+    yet."""
     read = seen.finding.classification
     if read is None or not needs_proof(operation, seen):
         return seen
@@ -240,7 +241,8 @@ def held_against_payment(
 def shows_another_payment(
     operation: Operation, policy: Policy, inquiry: Inquiry, seen: FoundObject, owner: Payment | None
 ) -> bool:
-    """Whether an inquiry that other operations share found the object of another payment: `owner` has its reference."""
+    """Whether an inquiry that other operations share found the object of another payment. `owner`: the payment that has
+    the reference in the finding."""
     makes_payment = not policy.payment.acts_on and not policy.payment.continues
     is_taken = owner is not None and owner.created and owner.id != operation.payment
     return seen.finding.kind is FindingKind.HIT and inquiry.shared and makes_payment and is_taken
@@ -254,8 +256,8 @@ def held_against_names(
     payment: Payment | None,
     owner: Payment | None,
 ) -> FoundObject:
-    """What was found, or not found, as far as the names that we know do not speak against it. `payment` is the
-    operation's own, `owner` that which has the reference that was found."""
+    """The finding, unless the names that we know contradict it; then a failed inquiry. `payment`: the operation's own.
+    `owner`: the payment that has the reference in the finding."""
     finding = seen.finding
     if shows_another_payment(operation, policy, inquiry, seen, owner):
         detail = "its reference belongs to another payment"
@@ -279,10 +281,11 @@ def without_doubt_of_others(
     *,
     rolled_back: bool,
 ) -> Classification:
-    """What "already done" means as the answer to the first attempt that may have had an effect. The operation names
-    what it acts on. If nothing of ours on that payment was left unanswered, and the journal has forgotten nothing, it
-    was not done by us: a refusal without effect. `payment` is as it stood before the operation was claimed."""
-    is_first = not operation.doubt and operation.state is State.SENDING  # what was tried before had no effect
+    """The classification of "already done" as the response to the first attempt that may have had an effect. If the
+    operation names the payment that it acts on, no earlier attempt of ours on that payment is unanswered, and the
+    journal has lost nothing, then another client did it: a refusal without effect. `payment` is as it was before the
+    operation was claimed."""
+    is_first = not operation.doubt and operation.state is State.SENDING  # earlier attempts had no effect
     if classification.result_class is not ResultClass.ALREADY_DONE or not is_first or not policy.payment.acts_on:
         return classification
     if payment is None or payment.unanswered or payment.reserved() or rolled_back:
@@ -293,9 +296,9 @@ def without_doubt_of_others(
 def after_already_done(
     operation: Operation, shown: ShownBalance | None, classification: Classification, policy: Policy, *, now: float
 ) -> tuple[Operation, ShownBalance | None]:
-    """The operation after a response of its own, in time or late, and what the response shows. If it says that the
-    payment was moved, but not by us, the payment is read again. A paying operation then counts as paid elsewhere, and
-    holds its intent, until an inquiry has read the object."""
+    """The operation after a response of its own, in time or late, and the response's names and totals. If the response
+    means that another client has moved the payment, a verification becomes due. A paying operation then counts as paid
+    elsewhere, and holds its intent, until an inquiry has read the object."""
     is_refusal = classification.result_class is ResultClass.ALREADY_DONE and classification.effect is Effect.NONE
     if not is_refusal or not operation.payment or operation.state is not State.FAILED:
         return operation, shown

@@ -57,7 +57,7 @@ class Overcapture:
 
 @dataclass(frozen=True, slots=True)
 class BalanceFields:
-    """Where a response or an object of the provider shows the totals of its payment."""
+    """The places of a payment's totals in a response or an object of the provider."""
 
     authorised: Expression | None = None
     captured: Expression | None = None
@@ -72,8 +72,8 @@ class BalanceFields:
 class PaymentRules:
     """The payment of one operation."""
 
-    acts_on: tuple[FieldRef, ...] = ()  # `payment`: the places of its payment's name in the request; the first that has one
-    also_known_as: tuple[Expression, ...] = ()  # further names of the payment, in the provider's responses and objects
+    acts_on: tuple[FieldRef, ...] = ()  # `payment`: places of its payment's name in the request; the first found
+    also_known_as: tuple[Expression, ...] = ()  # further names, in a response or object
     captures: bool | Expression | None = None  # whether a success captures; an expression is over the response
     balance: BalanceFields = BalanceFields()
     limits: LimitMode = LimitMode.WARN

@@ -1,8 +1,8 @@
-"""What stands of a payment: its numbers, and sentences that a finance person can act on. Pure.
+"""The state of a payment in words: its numbers, and sentences that a finance person can act on. Pure.
 
-The intent page, the admin port and `paywitness ops` say the same words. A number that is not known is called unknown,
-and never shown as zero. What keeps an intent from being paid again is `payment_claims.hold_of_payment`; here it is only
-put into words.
+The intent page, the admin port and `paywitness ops` show the same words. An unknown number is called unknown, and never
+shown as zero. `payment_claims.hold_of_payment` decides whether an intent may be paid again; this module only puts that
+into words.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _money(minor_units: int | None, currency: str | None) -> str:
 
 
 def payment_sentences(payment: Payment) -> str:
-    """What stands of the payment, and what that means for another payment of its intent."""
+    """The state of the payment, and its meaning for another payment of its intent."""
     match hold_of_payment(payment):
         case IntentHold.FREE:
             return " ".join((NOTHING_PAID, *_open_movements(payment)))
@@ -117,7 +117,7 @@ _EQUAL_CALL = "an equal call gets 409 unless it says Paywitness-Distinct. A call
 
 
 def _open_movements(payment: Payment) -> list[str]:
-    """What is reserved: a movement whose end is not known yet."""
+    """Sentences about the reserved movements, whose ends are not known yet."""
     return [
         f"{_article(movement.kind)} {movement.kind} of {_reserved_amount(movement, payment)} is open: its end is not "
         "known yet."
@@ -137,7 +137,8 @@ def _reserved_amount(movement: Movement, payment: Payment) -> str:
 
 
 def payment_summary(payment: Payment, operations: Mapping[str, Operation]) -> dict[str, Any]:
-    """What a caller may know of a payment. `operations` are those of the payment that are still kept, by their ids."""
+    """The facts about a payment that a caller may know. `operations`: the payment's operations that are still kept, by
+    id."""
     currency = payment.currency
     kinds = dict.fromkeys(movement.kind for movement in payment.reserved())
     return {
@@ -165,7 +166,7 @@ def payment_summary(payment: Payment, operations: Mapping[str, Operation]) -> di
 
 
 def _step(operation_id: str, operation: Operation | None) -> dict[str, Any]:
-    """One operation that makes the payment. What was retired since is named by its id alone."""
+    """One operation that makes the payment. A retired one is named only by its id."""
     money = operation.money if operation is not None else None
     return {
         "operation": operation_id,

@@ -1,8 +1,8 @@
-"""Observations: what one attempt showed of the provider's health, and counts of them over a sliding window.
+"""Health samples: the sign of the provider's health in one attempt, and counts of them over a sliding window.
 
-Health is not the outcome of a payment. A decline, a 4xx and an accepted payment are all signs of a healthy provider;
-what never left for a reason of our own (no free connection, no DNS, a lease that was over) says nothing of it and is
-not counted. `bad` counts failures and doubts, `unknown` the doubts alone.
+Health is not the outcome of a payment. A decline, a 4xx and an accepted payment are all signs of a healthy provider. An
+attempt that was not sent for a reason of our own (no free connection, no DNS, an expired lease) is no sign, and is not
+counted. `bad` counts failures and doubts, `unknown` only the doubts.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class HealthSample:
     health: Health
     duration_s: float = 0.0  # how long ago it began
     slow: bool = False
-    retry_after_s: float | None = None  # what the provider asked for, where it refused
-    overload: bool = False  # a sign that it has too much to do: 429, 503, a timeout
+    retry_after_s: float | None = None  # the wait that the provider asked for, if it refused
+    overload: bool = False  # a sign of overload: 429, 503, a timeout
 
     @property
     def healthy(self) -> bool:
         return self.health is Health.OK and not self.slow
 
 
-# Nothing left, and the reason lay with us or our resolver.
+# Faults with which nothing was sent, for a reason in the sidecar or its DNS resolver.
 _OUR_OWN_FAULTS = frozenset(
     {
         WireFault.CIRCUIT_OPEN,
@@ -78,7 +78,7 @@ def health_sample_of(
     slow_after_s: float,
     retry_after_s: float | None = None,
 ) -> HealthSample | None:
-    """What an attempt showed of the provider's health; None where it showed nothing."""
+    """The health sample of an attempt; None if it shows nothing about the provider's health."""
     if evidence.fault in _OUR_OWN_FAULTS and not evidence.sent:
         return None
     health = _HEALTH.get(result_class, Health.OK)
@@ -92,7 +92,7 @@ def health_sample_of(
 def health_sample_of_inquiry(
     evidence: Evidence, slow_after_s: float, retry_after_s: float | None = None
 ) -> HealthSample | None:
-    """What an inquiry showed of the provider's health: that it answered at all is what counts, not what it said."""
+    """The health sample of an inquiry. It counts whether the provider responded, not what the response means."""
     response = evidence.response
     if response is None:
         result_class = ResultClass.NETWORK_READ_TIMEOUT if evidence.sent else ResultClass.NETWORK_CONNECT_FAILURE
@@ -135,7 +135,7 @@ class _HealthBucket:
 
 
 class HealthWindow:
-    """The observations of one sidecar in the last `window_s`, by tenths. The caller brings the time."""
+    """The health samples of one sidecar in the last `window_s`, by tenths. The caller passes the time."""
 
     def __init__(self, window_s: float) -> None:
         self.bucket_ms = max(1, round(window_s * 1000 / BUCKETS))

@@ -273,7 +273,7 @@ def empty_operation(operation_id: str, now: float) -> Operation:
     return _EMPTY_OPERATION.changed(id=operation_id, created_at=now, updated_at=now)
 
 
-# A copy with what is known of a call takes a quarter of the time that setting all fields would.
+# To copy this with the fields of a call takes a quarter of the time of setting all fields.
 _EMPTY_OPERATION = Operation(
     id="",
     key="",

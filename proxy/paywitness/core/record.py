@@ -19,7 +19,7 @@ def record(cls: type[Made], /) -> type[Made]: ...
 def record(*, slots: bool) -> Callable[[type[Made]], type[Made]]: ...
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def record(cls: type[Made] | None = None, /, *, slots: bool = True) -> object:
-    """A dataclass whose fields are set once; it can be compared, hashed and `replace`d. `slots=False` where the values
-    are copied as a whole, or something is kept beside them."""
+    """A dataclass whose fields are set once; it can be compared, hashed and `replace`d. Pass `slots=False` if the
+    values are copied as a whole, or if the instance keeps something beside them."""
     made = dataclass(slots=slots, unsafe_hash=True)
     return made if cls is None else made(cls)

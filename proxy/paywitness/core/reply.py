@@ -1,9 +1,9 @@
-"""Replies: what a caller is told. Either the provider's own response, untouched, or a problem of ours (RFC 9457).
+"""Replies to the caller: the provider's own response, unchanged, or a problem of ours (RFC 9457).
 
-Two replies carry promises. 503: nothing was sent and nothing will be. 504: the outcome is unknown; the same key may
-be repeated, another payment must not be made. A provider's doubtful 502 or 503 therefore never passes for ours: it
-leaves as 504. The problem types are in `problems`, what the end customer may be told in `advice`, which limit held a
-call back in `limit_info`.
+Two replies are promises. 503: nothing was sent and nothing will be. 504: the outcome is unknown; the caller may repeat
+the same key, and must not make another payment. So a provider's own 502 or 503 after a possible effect never goes out
+as it is: the caller gets a 504. The problem types are in `problems`, the advice for the end customer in `advice`, the
+limit that held a call back in `limit_info`.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ class Reply:
     headers: Headers
     body: bytes
     outcome: Outcome
-    problem: Problem | None = None  # set where the answer is ours
+    problem: Problem | None = None  # set if the reply is our own
     operation_id: str | None = None
     replayed: bool = False
     reason: bytes | None = None  # the provider's own reason phrase; None: the usual one of the status
-    repeat_helps: bool = True  # False of a problem that the same call again cannot come out of
+    repeat_helps: bool = True  # False: the same call would get the same problem again
 
 
 @record
@@ -77,7 +77,7 @@ NO_SHAPE = ErrorShape()
 
 
 def pass_through(operation: Operation, response: Response, *, replayed: bool = False) -> Reply:
-    """The provider's response, status and bytes untouched, with what we know beside it."""
+    """The provider's response, with status and bytes unchanged, and our own headers beside it."""
     outcome = operation.outcome
     ours = _operation_headers(operation, outcome, advice_for(operation), replayed=replayed)
     headers = (*end_to_end_of_provider(response.headers), *ours)
@@ -92,12 +92,13 @@ def reply_for(
     *,
     refused_before: bool = False,
 ) -> Reply:
-    """The answer to the call whose last attempt brought this response, or none, and was read so. `refused_before`: an
-    earlier attempt of the call was sent, and the provider refused it; or it was sent by a route that the call left."""
+    """The reply to a call after its last attempt, with this response (or none) and this classification.
+    `refused_before`: an earlier attempt of the call was sent, and the provider refused it; or it went out on another
+    route, which the call has left."""
     if blocks_replay(operation):
         return unknown_reply(
             operation, shape, sent=operation.attempts > 0
-        )  # whatever came last, something contradicts it
+        )  # whatever the last response was, an incident contradicts it
     may_pass_on = passes_on_unread if operation.state.in_doubt else response_matches_state
     if response is not None and may_pass_on(operation, classification):
         return pass_through(operation, response)
@@ -117,20 +118,21 @@ def reply_for(
     return unknown_reply(operation, shape, sent=True)
 
 
-# What contradicts a payment that was made, but not that it was made: its reply is still true, and carries the incident.
+# Incidents about a payment that was certainly made: its reply is still true, and names the incident.
 _SOFT_INCIDENTS = frozenset({IncidentKind.ANOTHER_AMOUNT, IncidentKind.TWO_REFERENCES, IncidentKind.NEGATIVE_REMAINDER})
 
 
 def blocks_replay(operation: Operation) -> bool:
-    """Whether an open incident says that the recorded reply may be untrue."""
+    """Whether the recorded reply may be untrue because of an open incident."""
     if operation.incident is None:
         return False
     return operation.state is not State.SUCCEEDED or operation.incident not in _SOFT_INCIDENTS
 
 
 def response_matches_state(operation: Operation, classification: Classification) -> bool:
-    """Whether an answer that was read so is the answer of the operation as it stands, to be passed on and kept for
-    replay. A refused or declined re-send is not, where an inquiry or event has shown that the payment was made."""
+    """Whether a response of this class fits the state of the operation, so that it may be passed on and stored for
+    replay. The response of a refused or declined re-send does not fit if an inquiry or event has shown that the payment
+    was made."""
     match operation.state:
         case State.SUCCEEDED:
             return classification.result_class is ResultClass.SUCCEEDED and classification.effect is Effect.DONE
@@ -145,7 +147,7 @@ def response_matches_state(operation: Operation, classification: Classification)
 
 
 def changes_replay(before: Operation, after: Operation) -> bool:
-    """Whether what was kept to be replayed no longer speaks for the operation."""
+    """Whether the stored response no longer fits the state of the operation."""
     return after.state is not before.state or _was_given_back(before, after)
 
 
@@ -156,9 +158,9 @@ def _was_given_back(before: Operation, after: Operation) -> bool:
 def replay_response(
     operation: Operation, as_response: Expression | None, provider_object: Tree, encoding: Encoding
 ) -> Response | None:
-    """How a repeat is answered after an inquiry or event has ended the operation: with the provider's own object, in
-    the shape that the policy gives it. None if there is none: the object of a failed or reversed payment under a 200
-    would pass for a paid one."""
+    """The response for duplicates after an inquiry or event has ended the operation: the provider's own object, in the
+    shape that the policy gives it. None if there is none, or if the payment failed or was reversed: under a 200 its
+    object would look like a paid one."""
     unpaid = operation.state is State.FAILED or operation.result_class in GIVEN_BACK
     if unpaid or as_response is None or provider_object is None:
         return None
@@ -173,15 +175,16 @@ def replay_response(
 
 
 def passes_on_unread(operation: Operation, classification: Classification) -> bool:
-    """Whether the caller of an operation in doubt gets the provider's own response: a success that could be read, that
-    fits what was asked for, and that no row knows. Whatever else came back, an error inside a 2xx too, its client would
-    take for a failure, and pay again. Nor does the response of an attempt speak for another one that is in doubt."""
+    """Whether the caller of an operation in doubt gets the provider's own response. It does if the response is a
+    readable 2xx that fits the request and that no row knows. The client would take any other response, even an error
+    inside a 2xx, for a failure, and pay again. It does not if another attempt is in doubt, because the response does
+    not settle that one."""
     speaks_for_all = operation.doubt <= {operation.attempts}
     return operation.state.in_doubt and speaks_for_all and classification.rule == UNREAD_SUCCESS
 
 
 def unknown_reply(operation: Operation, shape: ErrorShape = NO_SHAPE, *, sent: bool, detail: str = "") -> Reply:
-    """504: what became of the money is not known."""
+    """504: the outcome is unknown."""
     title = CONTRADICTED if operation.incident is not None else ""
     if not detail and operation.incident is not None:
         detail = contradicted_text(operation.incident)
@@ -194,7 +197,7 @@ def unknown_reply(operation: Operation, shape: ErrorShape = NO_SHAPE, *, sent: b
 
 
 def absent_reply(operation: Operation, shape: ErrorShape = NO_SHAPE) -> Reply:
-    """503: it was sent, and the provider is known not to have executed it."""
+    """503: the operation was sent, and it is proven that the provider did not execute it."""
     detail = (
         "The payment was sent, and the provider is known not to have executed it: it was looked for when nothing could "
         "arrive any more. No money moved, and none will. It is safe to try again, best under the same key."
@@ -203,7 +206,7 @@ def absent_reply(operation: Operation, shape: ErrorShape = NO_SHAPE) -> Reply:
 
 
 def closed_reply(operation: Operation, shape: ErrorShape = NO_SHAPE, *, sent: bool = False) -> Reply:
-    """409: it has ended, but there is no response to give."""
+    """409: the operation has ended, but there is no response to replay."""
     reference = f" The provider knows it as {operation.reference}." if operation.reference else ""
     detail = f"The operation is {operation.outcome}, and its response is not kept.{reference}"
     if operation.state is State.SUCCEEDED and operation.result_class is ResultClass.REVERSED:
@@ -217,7 +220,7 @@ def closed_reply(operation: Operation, shape: ErrorShape = NO_SHAPE, *, sent: bo
 
 
 def guarded_reply(holder: Operation, shape: ErrorShape = NO_SHAPE) -> Reply:
-    """409: another operation holds the same money. It is named, so that the caller can ask about that one."""
+    """409: another operation holds the same money. The reply names it, so that the caller can look it up."""
     what = f"{holder.guard.kind} {holder.guard.label}".strip() if holder.guard is not None else "payment"
     title = ""
     if blocks_replay(holder):
@@ -249,7 +252,7 @@ def guarded_reply(holder: Operation, shape: ErrorShape = NO_SHAPE) -> Reply:
 
 
 def paid_before_reply(paid_by: str, shape: ErrorShape = NO_SHAPE, provider: str = "") -> Reply:
-    """409: the intent or payout reference was paid by an operation that is no longer kept."""
+    """409: an operation that is no longer kept has paid the intent or payout reference."""
     detail = (
         f"This was paid before, as {paid_by}: its operation is no longer kept, or it did not come through here. "
         "Nothing was sent by this call. If another payment of it is meant, say why in Paywitness-Distinct."
@@ -258,7 +261,7 @@ def paid_before_reply(paid_by: str, shape: ErrorShape = NO_SHAPE, provider: str 
 
 
 def refunded_reply(holder: Operation, shape: ErrorShape = NO_SHAPE) -> Reply:
-    """409: an equal payment of the same intent was made and given back. A late duplicate must not charge again."""
+    """409: an equal payment of the same intent was made and refunded. A late duplicate must not charge again."""
     what = f"{holder.guard.kind} {holder.guard.label}".strip() if holder.guard is not None else "payment"
     detail = (
         f"The {what} was paid by operation {holder.id} and given back since. Nothing was sent by this call. If it is "
@@ -301,7 +304,7 @@ _RESERVED_RETRY_S = 30  # an unknown outcome takes minutes, not a second
 
 
 def payout_refused_reply(refusal: PayoutRefusal, shape: ErrorShape = NO_SHAPE, provider: str = "") -> Reply:
-    """409: the payout would exceed a cap, a person has to approve it first, or whoever is asked did not allow it."""
+    """409: the payout would exceed a cap, a person has to approve it first, or the policy's check did not allow it."""
     kind, detail, retry_after_s = _payout_refusal(refusal)
     return problem_reply(kind, detail, shape=shape, provider=provider, retry_after_s=retry_after_s)
 
@@ -327,11 +330,11 @@ def _payout_refusal(refusal: PayoutRefusal) -> tuple[Problem, str, int | None]:
     return Problem.CAP_EXCEEDED, detail, max(1, math.ceil(refused.ends_in_s))
 
 
-_APPROVAL_RETRY_S = 60  # a person has to look
+_APPROVAL_RETRY_S = 60  # a person has to approve it
 
 
 def expired_reply(tombstone: Tombstone | None, shape: ErrorShape = NO_SHAPE, provider: str = "") -> Reply:
-    """410: the key was used long ago; what is left of it says how that ended."""
+    """410: the key was used long ago. Its tombstone shows the outcome."""
     detail = "This key belongs to an operation of long ago. It will not be executed again."
     if tombstone is not None:
         known = f", known to the provider as {tombstone.reference}" if tombstone.reference else ""
@@ -410,8 +413,8 @@ def problem_reply(
 
 
 def _is_settled_for_good(kind: Problem, operation: Operation | None) -> bool:
-    """Whether the same call comes to the same answer until somebody else has done something: a person in review, or
-    whoever gives back what was paid."""
+    """Whether the same call gets the same reply until something else changes: a person ends the review, or somebody
+    refunds the payment."""
     if kind is Problem.GUARDED:
         return operation is None or operation.state is State.SUCCEEDED
     return operation is not None and operation.state is State.REQUIRES_REVIEW
@@ -422,19 +425,20 @@ _NOTHING_KNOWN = frozenset({Problem.UNKNOWN, Problem.JOURNAL_UNAVAILABLE, Proble
 
 def _outcome_of(kind: Problem, operation: Operation | None) -> Outcome:
     if kind in _NOTHING_KNOWN:
-        return Outcome.UNKNOWN  # also of an operation that is still being sent: for the caller it is not known
+        return Outcome.UNKNOWN  # also if it is still being sent: the caller cannot know the outcome
     if operation is None:
         return Outcome.NOT_SENT if kind is Problem.NOT_SENT else Outcome.NONE
     if kind not in _OF_ANOTHER_PAYMENT:
         return operation.outcome
     if blocks_replay(operation):
-        return Outcome.UNKNOWN  # its end is contradicted: a failure may have been paid
+        return Outcome.UNKNOWN  # an incident contradicts its end: a failure may have been paid
     if operation.state.ended and not keeps_equal_calls_off(operation):
         return Outcome.NONE  # this payment was not made, whatever became of the other one: its end is not the caller's
     return operation.outcome
 
 
-# What names an operation that the call is no duplicate of. While that one is open, the caller must treat it as its own.
+# Problems that name another operation, of which the call is no duplicate. While that operation is open, the caller must
+# treat its outcome as its own.
 _OF_ANOTHER_PAYMENT = frozenset({Problem.GUARDED, Problem.KEY_REUSED, Problem.REFUNDED})
 
 
@@ -445,7 +449,7 @@ def _effect_may_exist(kind: Problem, operation: Operation | None) -> bool:
 
 
 def operation_summary(operation: Operation) -> dict[str, Any]:
-    """What a caller may know of an operation: what became of the money, and what to do next. No payload."""
+    """The facts about an operation that a caller may know: its outcome for the money, and the next step. No payload."""
     return {
         "operation": operation.id,
         "provider": operation.provider,
@@ -470,7 +474,7 @@ def operation_summary(operation: Operation) -> dict[str, Any]:
 
 
 def operation_reply(operation: Operation) -> Reply:
-    """An operation, told to whoever asks for it by its id."""
+    """The reply to a caller that asks for an operation by its id."""
     body = json.dumps(operation_summary(operation)).encode()
     headers = ((b"Content-Type", b"application/json"), (b"Paywitness-Outcome", operation.outcome.encode()))
     return Reply(200, headers, body, operation.outcome)

@@ -123,7 +123,8 @@ class Advice(StrEnum):
     CONTACT_SUPPORT = "contact_support"
 
 
-# By class, if money may have moved where the class leaves that open. An end without effect asks `advice` instead.
+# Advice by class. If the class leaves the effect open, this assumes that money may have moved; an end without effect
+# uses `advice` instead.
 ADVICE: dict[ResultClass, Advice] = {
     ResultClass.VALIDATION_ERROR: Advice.CONTACT_SUPPORT,
     ResultClass.AUTHENTICATION_ERROR: Advice.CONTACT_SUPPORT,
@@ -171,10 +172,10 @@ class Classification:
     effect: Effect
     rule: str
     lost: bool = False  # no whole, readable answer was seen: what the provider said is not known
-    reference: str | None = None  # the provider's name for the thing, where the answer showed it
-    stored: bool = True  # False: the provider does not keep this answer under the key, so a re-send is not its replay
-    shadow_match: ShadowMatch | None = None  # what was passed over; told, never acted upon, and not kept
-    advice: Advice | None = None  # what the policy has the customer told about this code; None: as the class says
+    reference: str | None = None  # the provider's name for the payment, if the response showed it
+    stored: bool = True  # False: the provider does not store this response under the key; a re-send gets no replay
+    shadow_match: ShadowMatch | None = None  # a skipped `observe` row; reported, never acted upon, and not stored
+    advice: Advice | None = None  # the policy's advice for this code; None: the advice of the class
     shown_money: Money | None = None  # of an answer that does not fit its request: the amount that it shows, if any
     falls_back: bool = False  # the row lets such a refusal be made by another route; not kept
 

@@ -38,7 +38,7 @@ class Template:
         return tuple(part for part in self.parts if isinstance(part, Placeholder))
 
     def filled(self, values: TemplateValues, encode: Callable[[str], str] = str) -> str | None:
-        """The text, each value encoded for its place; None where a value is missing."""
+        """The text, each value encoded for its place; None if a value is missing."""
         texts = []
         for part in self.parts:
             value = part if isinstance(part, str) else values.of(part)

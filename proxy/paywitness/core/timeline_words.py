@@ -1,4 +1,4 @@
-"""How a timeline is told: what a change is called, what is not worth a line, and durations as people say them. Pure."""
+"""The words of a timeline: the text for each change, which changes get no line, and durations in words. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
 def change_text(entry: HistoryEntry) -> str:
-    """What a change was. Its stored events keep their names; an answer that arrived is not told as lost."""
+    """The text for a change. Its stored events keep their names; a response that arrived is not shown as lost."""
     told = ", ".join(_event_text(event, entry) for event in entry.events)
     if told:
         return told
@@ -28,7 +28,7 @@ def _event_text(event: str, entry: HistoryEntry) -> str:
 
 
 def is_lease_only(entry: HistoryEntry) -> bool:
-    """Whether a change says only who holds the operation: nothing became true by it."""
+    """Whether a change only moves the lease, and no fact about the operation has changed."""
     told = entry.events or entry.attempt or entry.finding or entry.announcement or entry.action or entry.actor
     return not told and entry.note in _LEASE_NOTES
 

@@ -20,9 +20,9 @@ from paywitness.core.provider_time import time_in
 EVENT_ID_LENGTH_MAX = 255
 EVENTS_MAX = 500  # in one webhook
 
-# How long an event waits before it is matched again. If a webhook overtakes the response of its payment, the response is
-# recorded within one or two seconds. After that the payment is not ours, or we learn its reference only when its doubt
-# is resolved. So the later steps are those of the resolver's schedule.
+# How long an event waits before it is matched again. If a webhook overtakes the response of its payment, the response
+# is recorded within one or two seconds. After that the payment is not ours, or we learn its reference only when its
+# doubt is resolved. So the later steps are those of the resolver's schedule.
 _REMATCH_DELAYS_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 21600.0)
 
 
@@ -75,13 +75,13 @@ class WebhookRules:
     answer: str | None = None
     answer_by: Expression | None = None
     read: tuple[ResponseRule, ...] = ()  # over the event itself, before the object's rows
-    account: Expression | None = None  # where an event names the account it is about
-    payment: Expression | None = None  # where it names its payment, also if no call of ours made the movement
-    reply: str = ""  # what the provider wants to hear
+    account: Expression | None = None  # the place of its account's name in an event
+    payment: Expression | None = None  # the place of its payment's name, also if no call of ours made the movement
+    reply: str = ""  # the reply that the provider expects
     refuse_with: int = policy_defaults.WEBHOOK_REFUSE_WITH
-    relay: str | None = None  # the service's own webhook address: told again, at least once
-    occurred_at: Expression | None = None  # when what an event tells of happened, by the provider's clock
-    hint: bool = False  # an event is no evidence: it is a reason to ask the provider now
+    relay: str | None = None  # the service's own webhook address, which gets each event at least once
+    occurred_at: Expression | None = None  # the place of the time at which it happened, by the provider's clock
+    hint: bool = False  # an event is no evidence, but a reason to inquire now
 
 
 @dataclass(frozen=True, slots=True)

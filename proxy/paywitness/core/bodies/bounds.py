@@ -15,7 +15,7 @@ from paywitness.core.record import record
 
 DEPTH_MAX = 64
 GROWTH_MAX = 100  # bytes out of one byte of gzip; JSON grows by 5 to 15, a long list of equal objects by 40
-SMALL_BYTES = 64 * 1024  # what may grow by any factor
+SMALL_BYTES = 64 * 1024  # a body up to this size may grow by any factor
 
 
 @record
@@ -65,7 +65,8 @@ def inflate(body: bytes, bounds: BodyBounds) -> bytes:
 
 
 def check_json(body: bytes, bounds: BodyBounds) -> None:
-    """Raises BodyOverBound for JSON that is too large, too deep or too rich. What is no JSON, the parser says."""
+    """Raises BodyOverBound for JSON that is too large, too deep or has too many values. Whether it is JSON at all is
+    left to the parser."""
     if len(body) > bounds.plain_bytes_max:
         raise _too_many_bytes(bounds)
     opened = body.count(b"{") + body.count(b"[")

@@ -1,11 +1,11 @@
 """Bodies: JSON, nested forms and XML read into one kind of tree, and single values written into them.
 
-Reading gives a tree of dicts, lists and scalars, whatever the encoding (form values are strings; what XML becomes is
-told in `bodies.xml`). Writing is a splice: every byte that is not the value itself stays as the caller wrote it,
-because the provider compares bytes under a key and callers may sign them. Parsing is the standard library's; this
-module only finds where a value stands.
+Reading gives a tree of dicts, lists and scalars, whatever the encoding (form values are strings; `bodies.xml` describes
+the tree of XML). Writing is a splice: every byte outside the value stays as the caller wrote it, because the provider
+compares bytes under a key and callers may sign them. The standard library parses; this module only finds the position
+of a value.
 
-A policy of `body: xml` takes JSON as well: a body that begins with a brace is never XML, and Authorize.net speaks both
+A policy with `body: xml` takes JSON too: a body that begins with a brace is never XML, and Authorize.net accepts both
 at one address.
 """
 
@@ -52,8 +52,8 @@ class Encoding(StrEnum):
 
 
 def decode(body: bytes, encoding: Encoding, bounds: BodyBounds = REQUEST_BOUNDS) -> Tree:
-    """The body as a tree. An empty body is an empty tree. Raises BodyError where it cannot be read one way only, or
-    BodyOverBound before anything of it is read."""
+    """The body as a tree. An empty body is an empty tree. Raises BodyError if it cannot be read, or can be read in two
+    ways. Raises BodyOverBound before anything is parsed."""
     if not body.strip():
         return {}
     if encoding is Encoding.FORM:
@@ -65,8 +65,8 @@ def decode(body: bytes, encoding: Encoding, bounds: BodyBounds = REQUEST_BOUNDS)
 
 
 def decode_response(body: bytes, coding: str | None, encoding: Encoding) -> Tree:
-    """An answer to a call of this encoding as a tree. Providers answer forms in JSON. Raises BodyError; an empty answer
-    is none."""
+    """The response to a call of this encoding as a tree. Providers answer forms in JSON. Raises BodyError, also for an
+    empty response."""
     plain = body if coding is None else decompressed(body, coding, RESPONSE_BOUNDS)
     if encoding is Encoding.XML and encoding_of(plain, encoding) is Encoding.XML:
         return decode_xml(plain, RESPONSE_BOUNDS)
@@ -74,14 +74,14 @@ def decode_response(body: bytes, coding: str | None, encoding: Encoding) -> Tree
 
 
 def encoding_of(body: bytes, encoding: Encoding) -> Encoding:
-    """How this body is written, where its policy says how bodies are encoded."""
+    """The encoding of this body, under its policy's encoding."""
     if encoding is Encoding.XML and body.removeprefix(_BYTE_ORDER_MARK).lstrip()[:1] in (b"{", b"["):
         return Encoding.JSON
     return encoding
 
 
 def encode(tree: dict[str, Any], encoding: Encoding) -> bytes:
-    """A body of our own. Raises BodyError where it cannot be written so."""
+    """A body of our own. Raises BodyError if the tree cannot be written in this encoding."""
     match encoding:
         case Encoding.JSON:
             return json.dumps(tree).encode()
@@ -93,8 +93,8 @@ def encode(tree: dict[str, Any], encoding: Encoding) -> bytes:
 
 
 def encode_response(tree: Tree, encoding: Encoding) -> tuple[bytes, str]:
-    """An answer to a call of this encoding, and its media type: a provider's object, read before, as it was. Raises
-    BodyError."""
+    """The body of a response to a call of this encoding, and its media type. `tree` is a provider's object that was
+    read before. Raises BodyError."""
     if encoding is Encoding.XML:
         return encode_xml(tree, typed=True), Encoding.XML.media_type
     return json.dumps(tree).encode(), Encoding.JSON.media_type
@@ -123,7 +123,7 @@ def decode_json(body: bytes, bounds: BodyBounds = REQUEST_BOUNDS) -> Tree:
             tree, end = _SCAN(text, 0)
         except StopIteration:
             end = -1
-        # Between machines nothing stands around the value, and need not be looked for.
+        # Most bodies have nothing around the value; the slower `decode` handles the others.
         return tree if end == len(text) else _READER.decode(text)
     except RecursionError:
         raise BodyError("the body is nested too deeply") from None
@@ -132,7 +132,7 @@ def decode_json(body: bytes, bounds: BodyBounds = REQUEST_BOUNDS) -> Tree:
 
 
 def _error_without_payload(error: Exception) -> str:
-    """What a parser said, without the text it said it about."""
+    """A parser's message, without the text that it quotes."""
     if isinstance(error, json.JSONDecodeError):
         return f"{error.msg} at line {error.lineno} column {error.colno}"
     return "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else "a number or text in it cannot be read"
@@ -157,7 +157,7 @@ def _finite(text: str) -> float:
     return number
 
 
-# Made once: making one takes as long as reading a body.
+# Created once, because creating one takes as long as reading a body.
 _READER = json.JSONDecoder(
     object_pairs_hook=_object_without_duplicates, parse_float=_finite, parse_constant=_refuse_constant
 )
@@ -228,7 +228,7 @@ def form_path(name: str) -> list[str]:
 
 
 def decompressed(body: bytes, coding: str | None, bounds: BodyBounds = REQUEST_BOUNDS) -> bytes:
-    """The body without its content coding, for reading only; what is forwarded is never touched."""
+    """The body without its content coding, for reading only. The forwarded body is never changed."""
     if coding is None:
         return body
     name = (coding or "identity").strip().lower()
@@ -249,8 +249,8 @@ def value_at(tree: Tree, path: str) -> Tree:
 
 
 def can_splice(body: bytes, encoding: Encoding, tree: Tree, path: str) -> bool:
-    """Whether `with_value` can write a text under the dotted path into this body, whose tree is given: objects, or
-    nothing yet, stand all the way to it."""
+    """Whether `with_value` can write a text under the dotted path into this body, whose tree is given. Every step of
+    the path must be an object, or be missing."""
     for key in _keys_of(path):
         if not isinstance(tree, dict):
             return False
@@ -268,7 +268,7 @@ def can_splice(body: bytes, encoding: Encoding, tree: Tree, path: str) -> bool:
 
 
 def without_paths(tree: Tree, paths: tuple[str, ...]) -> Tree:
-    """The tree less the values under the dotted paths. Lists on the way are entered: `items.id` means each item's."""
+    """The tree without the values under the dotted paths. A list on the way is entered: `items.id` is each item's id."""
     for path in paths:
         keys = _keys_of(path)
         if isinstance(tree, list) or (isinstance(tree, dict) and keys[0] in tree):
@@ -287,7 +287,7 @@ def _without_path(tree: Tree, keys: tuple[str, ...]) -> Tree:
 
 
 def contains_any(tree: Tree, paths: tuple[str, ...]) -> bool:
-    """Whether a value stands under any of the dotted paths; lists on the way are entered."""
+    """Whether there is a value under any of the dotted paths; lists on the way are entered."""
     for path in paths:
         found = tree
         for depth, key in enumerate(_keys_of(path)):
@@ -306,13 +306,13 @@ def contains_any(tree: Tree, paths: tuple[str, ...]) -> bool:
 
 @lru_cache(maxsize=1024)
 def _keys_of(path: str) -> tuple[str, ...]:
-    """The keys of a dotted path: a policy's, so the same few."""
+    """The keys of a dotted path, cached because policies have few paths."""
     return tuple(path.split("."))
 
 
 def with_value(body: bytes, encoding: Encoding, path: str, value: str, *, was_read: bool = False) -> bytes:
-    """The body with a text value under the dotted path: replaced where it stands, added where it does not. What cannot
-    be read one way only, cannot be written into; `was_read`: it could, when it came."""
+    """The body with a text value under the dotted path: replaced if there is one, added otherwise. Raises BodyError if
+    the body cannot be read in exactly one way; `was_read`: the caller has read it already."""
     keys = path.split(".")
     written = encoding_of(body, encoding) if encoding is Encoding.XML else encoding
     if written is Encoding.JSON:
@@ -323,8 +323,8 @@ def with_value(body: bytes, encoding: Encoding, path: str, value: str, *, was_re
 
 
 def without_value(body: bytes, encoding: Encoding, path: str) -> bytes:
-    """The body, which was read before, without the value under the dotted path. Raises BodyError for XML: what an
-    element without its text means is its reader's."""
+    """The body, which was read before, without the value under the dotted path. Raises BodyError for XML, because only
+    the provider knows the meaning of an element without text."""
     keys = path.split(".")
     written = encoding_of(body, encoding)
     if written is Encoding.JSON:
@@ -362,13 +362,13 @@ _SPACE = r"[ \t\n\r]*+"
 _OBJECT = re.compile(rf"{_SPACE}\{{{_SPACE}")
 _COLON = re.compile(f"{_SPACE}:{_SPACE}")
 _COMMA = re.compile(f"{_SPACE},{_SPACE}")
-# What stands between the key of a plain member and the next one: a value that can be passed over without being read.
+# The text between the key of a plain member and the next key: a value that can be skipped without being read.
 _PLAIN_VALUE = rf"""{_SPACE}:{_SPACE}(?:"[^"\\]*+"|[-+.0-9eE]++|true|false|null){_SPACE},{_SPACE}"""
 _SCAN_VALUE = json.JSONDecoder().scan_once  # type: ignore[attr-defined]  # finds where a value ends
 
 
 def splice_json(body: bytes, keys: list[str], value: str) -> bytes:
-    """The body with a text value under the keys. It must have been read: here it is only walked."""
+    """The body with a text value under the keys. The caller must have read the body before: here it is not checked."""
     mark = _BYTE_ORDER_MARK if body.startswith(_BYTE_ORDER_MARK) else b""
     body = body.removeprefix(mark)
     text = body.decode("utf-8") if body.strip() else "{}"
@@ -380,7 +380,7 @@ def splice_json(body: bytes, keys: list[str], value: str) -> bytes:
 
 
 def cut_json(body: bytes, keys: list[str]) -> bytes:
-    """The body without the member under the keys, if it stands there. It must have been read."""
+    """The body without the member under the keys, if there is one. The caller must have read the body before."""
     mark = _BYTE_ORDER_MARK if body.startswith(_BYTE_ORDER_MARK) else b""
     text = body.removeprefix(mark).decode("utf-8")
     try:
@@ -391,7 +391,7 @@ def cut_json(body: bytes, keys: list[str]) -> bytes:
 
 
 def _member_span(text: str, at: int, keys: list[str]) -> tuple[int, int] | None:
-    """Where the member under the keys stands, with the comma that parts it from its neighbour."""
+    """The span of the member under the keys, with the comma that separates it from its neighbour."""
     opened = _OBJECT.match(text, at)
     if opened is None:
         return None
@@ -415,7 +415,7 @@ def _member_span(text: str, at: int, keys: list[str]) -> tuple[int, int] | None:
 
 
 def _span_in_object(text: str, at: int, keys: list[str], written: str) -> tuple[int, int, str]:
-    """Which span of the text to replace, and by what, so that the value stands under the keys."""
+    """The span of the text to replace, and its new text, so that the value is under the keys."""
     opened = _OBJECT.match(text, at)
     if opened is None:
         raise BodyError("a value on the way to the body's key is not an object")
@@ -448,8 +448,8 @@ def _span_in_object(text: str, at: int, keys: list[str], written: str) -> tuple[
 @lru_cache(maxsize=256)
 def _plain_members_before(key: str) -> re.Pattern[str]:
     """All the plain members up to this key, or to one that has to be read, in one step. Keys are a policy's: few."""
-    # The group itself is not repeated possessively: in Python 3.11.2, which Debian 12 has, one that fails halfway does
-    # not go back to where it began.
+    # The group itself is not repeated possessively: in Python 3.11.2, which Debian 12 has, such a group does not go
+    # back to its beginning if it fails halfway.
     return re.compile(rf'''(?:"(?!{re.escape(key)}")[^"\\]*+"{_PLAIN_VALUE})*''')
 
 

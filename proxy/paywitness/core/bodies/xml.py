@@ -1,14 +1,14 @@
 """XML bodies: read into the same kind of tree as JSON and forms, and single values written into them by a splice.
 
-What the tree of a document is:
-- `{root: ...}`. An element with elements inside is an object, one with text a text, an empty one null. Elements that
-  repeat are a list. Names go without their namespace, and with `_` for `-`: Braintree reads both spellings alike.
-- `type="array"`, `"integer"`, `"boolean"` and `nil="true"` say what a value is, and are no part of it. Any other
-  attribute stands as `@name` beside `#text`, or beside the `#items` of an array; so does a type that is no type of
-  values, for two prices that differ by it alone are two prices.
+The tree of a document:
+- `{root: ...}`. An element with elements inside is an object, one with text is a text, an empty one is null. Repeated
+  elements are a list. Names lose their namespace, and have `_` for `-`, because Braintree treats both spellings alike.
+- `type="array"`, `"integer"`, `"boolean"` and `nil="true"` give the type of a value, and are no part of it. Any other
+  attribute becomes `@name` beside `#text`, or beside the `#items` of an array. So does an unknown type, because two
+  prices that differ only by it are two prices.
 
-What two readers could read in two ways is refused: a document type and its entities, text among elements, text that a
-comment cuts in two, a value twice among others, a byte order that would have to be guessed. Parsing is expat's.
+A document that two readers could read in two ways is refused: a document type and its entities, text among elements,
+text that a comment cuts in two, a value twice among others, a byte order that would have to be guessed. expat parses.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _XSI_NIL = "http://www.w3.org/2001/XMLSchema-instance nil"
 
 
 def decode_xml(body: bytes, bounds: BodyBounds = REQUEST_BOUNDS) -> dict[str, Any]:
-    """The document as a tree. Raises BodyError where it cannot be read one way only."""
+    """The document as a tree. Raises BodyError if it cannot be read, or can be read in two ways."""
     check_xml(body, bounds)
     if b"\0" in body:
         raise BodyError("the body is XML in another encoding than UTF-8")
@@ -72,10 +72,10 @@ def name_in_tree(name: str) -> str:
 
 @dataclass(slots=True)
 class _Element:
-    """One that is open."""
+    """An element whose end tag has not come yet."""
 
     name: str
-    kind: str = ""  # what `type` says
+    kind: str = ""  # its `type`
     nil: bool = False
     attributes: dict[str, Any] = field(default_factory=dict)
     children: list[tuple[str, Any]] = field(default_factory=list)
@@ -159,7 +159,7 @@ def _value_of(element: _Element) -> Any:
     elif element.children or element.nil or element.kind == "array":
         raise BodyError("an element of the body has a text where none can be")
     elif element.interrupted or element.edges > 2 or (element.edges and element.outside):
-        # Some readers take the first piece for the whole: an amount of 1 for us could be 10 for the provider.
+        # Some readers take the first piece for the whole text. An amount of 1 for us could be 10 for the provider.
         raise BodyError("a text in the body is in pieces")
     if element.kind == "array":
         items = [value for _, value in element.children]
@@ -201,23 +201,23 @@ def _object_of(element: _Element) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _ElementSpan:
-    """Where an element stands, in bytes. An empty one (`<a/>`) has no end of its own."""
+    """The position of an element, in bytes. An empty one (`<a/>`) has no end tag."""
 
     starts: int
     name: str  # as it is written, prefix and all
     plain: bool  # no `type` or `nil` contradicts a text in it
-    inside: int = -1  # where its content starts
-    ends: int = -1  # where its content ends
+    inside: int = -1  # the start of its content
+    ends: int = -1  # the end of its content
 
 
 class _ElementFinder:
-    """Follows the names down the document, and notes where each element on the way stands."""
+    """Follows the names down the document, and notes the position of each element on the way."""
 
     def __init__(self, keys: list[str]) -> None:
         self.found: list[_ElementSpan] = []
         self._keys = keys
         self._depth = 0
-        self._begun: _ElementSpan | None = None  # whose start tag ends where the next thing begins
+        self._begun: _ElementSpan | None = None  # its start tag ends at the beginning of the next node
         self.parser = expat.ParserCreate()
         self.parser.buffer_text = False
         for handler in ("CharacterData", "Comment", "ProcessingInstruction", "StartCdataSection"):
@@ -247,8 +247,8 @@ class _ElementFinder:
 
 
 def splice_xml(body: bytes, keys: list[str], value: str) -> bytes:
-    """The document with a text under the names: in place of the one that stands there, or added at the end of the last
-    element on the way. Raises BodyError where it would not be read back as written, or anything else would change."""
+    """The document with a text under the names. It replaces the text there, or is added at the end of the last element
+    on the way. Raises BodyError if the text would not be read back as written, or if anything else would change."""
     if not body.strip():
         return _element(keys, value)
     before = decode_xml(body)
@@ -286,7 +286,7 @@ def _tree_with(tree: Any, keys: list[str], value: str) -> Any:
 
 
 def _element(names: list[str], value: str) -> bytes:
-    """The value inside the elements, in ASCII: right in every encoding that is read."""
+    """The value inside the elements, in ASCII, which is right in every encoding that we read."""
     written = _escaped(value)
     for name in reversed(names):
         tag = name.encode()
@@ -301,8 +301,8 @@ def _escaped(text: str) -> bytes:
 
 
 def encode_xml(tree: Any, *, typed: bool = False) -> bytes:
-    """A document of our own: an object with one member, its root. `@name` is an attribute. `typed`: it came from a
-    document with types and shall be read as before: numbers, times and nulls say what they are. Raises BodyError."""
+    """A document of our own. The tree is an object with one member, its root; `@name` is an attribute. `typed`: the
+    tree came from a document with types, so numbers, times and nulls get their types again. Raises BodyError."""
     if not isinstance(tree, dict) or len(tree) != 1:
         raise BodyError("a document has one root")
     [(root, value)] = tree.items()
