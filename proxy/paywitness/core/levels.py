@@ -67,7 +67,7 @@ class Fleet:
 
 
 def may_raise(journal: JournalLevel, own_level: int, without_older_s: float, lease_s: float) -> bool:
-    """Whether a sidecar raises the level by itself. `without_older_s`: how long certainly no older sidecar has lived."""
+    """Whether a sidecar raises the level by itself. `without_older_s`: how long certainly no older one has lived."""
     return journal.level < own_level and without_older_s >= LEASES_WITHOUT_OLDER * lease_s
 
 
