@@ -2,7 +2,7 @@
 
 Three clocks, because no single one is right for everything:
 
-- `now` is for what people and other machines read: dates in records, headers, signatures. It may jump.
+- `now` is for dates that people and other machines read: in records, headers, signatures. It may jump.
 - `mono` is for how long something took and when a timer fires. It never goes back, but it may stand still while the
   machine is suspended.
 - `boot` is for leases. It never goes back and counts suspension too, so a sidecar that wakes up knows that its right
@@ -11,8 +11,8 @@ Three clocks, because no single one is right for everything:
 Names follow the clock: wall time ends in `_at`, monotonic time in `_mono`, durations in `_s`. Everything that needs
 time is handed a Clock, so the simulator can hand in its own.
 
-`JournalClock` is the journal's time as its responses reported it: due times and dates are made with it. How long ago
-something was is never the difference of two of its times alone: see `core.ages` and `engine.durability.ages`.
+`JournalClock` is the journal's time as its replies reported it: due times and dates are made with it. An age is never
+just the difference of two of its times: see `core.ages` and `engine.durability.ages`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Clock(Protocol):
-    """What the proxy knows of time. All values are seconds; two clocks' values are never compared with each other."""
+    """The only source of time. All values are seconds; values of two clocks are never compared with each other."""
 
     def now(self) -> float:
         """Wall time, since the epoch. For dates only: a duration measured with it is wrong when the clock is set."""
@@ -49,7 +49,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's own clocks. A call asks them some thirty times, so that nothing stands between."""
+    """The machine's own clocks. A call reads them some thirty times, so its methods are the system's functions."""
 
     now = staticmethod(time.time)
     mono = staticmethod(time.monotonic)
@@ -63,7 +63,8 @@ class SystemClock:
 
 
 def _boot_id() -> str:
-    """Which start of which machine `boot` counts: another one after each start. Empty if the system does not tell."""
+    """An id of the machine's present boot, on whose scale `boot` counts. It differs after each start. Empty if the
+    system gives none."""
     try:
         return _BOOT_ID_FILE.read_text().strip()
     except OSError:
@@ -71,13 +72,13 @@ def _boot_id() -> str:
 
 
 def host_of(clock: Clock) -> str:
-    """Which start of which machine the clock's `boot` counts; empty if it cannot tell."""
+    """The id of the machine's boot that the clock's `boot` counts from; empty if it has none."""
     return str(getattr(clock, "host", ""))
 
 
 class SteadyWallClock:
-    """Wall time as it was at the start, moved on by the clock that counts suspension. For a journal of one process:
-    whoever sets the machine's clock while it runs makes no lease run out, and nothing look settled."""
+    """Wall time as it was at the start, moved on by the clock that counts suspension. For a journal of one process: if
+    somebody sets the machine's clock while it runs, no lease runs out and no operation looks settled."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -94,17 +95,17 @@ _AHEAD_MAX_S = 1.0  # clocks differ a little from each other
 
 
 class JournalClock:
-    """The latest time that the journal told, moved on by a clock that counts suspension. It goes back only if it is
+    """The latest time that the journal reported, moved on by a clock that counts suspension. It goes back only if it is
     provably ahead of the journal (`limit`)."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._at: float | None = None
         self._boot = 0.0
-        self.told_at: float | None = None  # the latest time that the journal told, as it is
+        self.told_at: float | None = None  # the latest time that the journal reported, unchanged
 
     def update(self, at: float) -> None:
-        """The journal has just said how late it is: a moment ago, for its answer took its time. We are behind it."""
+        """The journal has just reported its time. Its reply took a moment, so we are a little behind the journal."""
         if self.told_at is None or at > self.told_at:
             self.told_at = at
         boot = self._clock.boot()
@@ -112,8 +113,9 @@ class JournalClock:
             self._at, self._boot = at, boot
 
     def limit(self, latest_at: float) -> None:
-        """No later than this it is now. A journal whose clock was set back goes at half its pace until that has caught
-        up, and we do not: whatever we date would be due too late, by as much as the clock was set."""
+        """It is no later than `latest_at` now. A journal whose clock was set back lets its time pass at half speed
+        until the clock has caught up. Our time passes at full speed. So without this limit our due times would be too
+        late, by as much as the clock was set back."""
         if self._at is not None and self.now() > latest_at + _AHEAD_MAX_S:
             self._at, self._boot = latest_at, self._clock.boot()
 
@@ -122,7 +124,8 @@ class JournalClock:
         return self._at is not None
 
     def now(self) -> float:
-        """Before anything was heard: our own wall clock's, which is good for nothing that must have settled."""
+        """The journal's time. Before its first report: our own wall clock's, which must not be used to decide that
+        something has settled."""
         if self._at is None:
             return self._clock.now()
         return self._at + (self._clock.boot() - self._boot)

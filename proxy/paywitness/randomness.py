@@ -1,7 +1,7 @@
-"""The only randomness. Jitter draws, operation ids, lease tokens, nonces and fresh keys all come from here.
+"""The only source of randomness. Jitter draws, operation ids, lease tokens, nonces and new keys all come from here.
 
-Whatever needs randomness is handed a Randomness. SystemRandomness asks the operating system each time: nothing is kept
-in the process, so a fork or a snapshot of it repeats nothing. Tests hand in one that repeats itself.
+Code that needs randomness is given a Randomness. SystemRandomness calls the operating system each time. It keeps
+nothing in the process, so a fork or a snapshot of it repeats nothing. Tests use one that repeats itself.
 
 An operation id is `op_`, then 26 characters as a ULID has them. The first ten are the time in milliseconds, so that ids
 sort by time. The last sixteen are random.
@@ -13,7 +13,7 @@ import os
 from abc import ABC, abstractmethod
 
 OPERATION_ID_PREFIX = "op_"
-RANDOM_BYTES = 16  # of which each gives one character: five bits, 80 together
+RANDOM_BYTES = 16  # each gives one character: five bits, 80 together
 
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # no I, L, O, U: an id can be read out over the telephone
 _CROCKFORD_PAIRS = tuple(high + low for high in _CROCKFORD for low in _CROCKFORD)  # ten bits a look-up: half the time
@@ -37,15 +37,15 @@ class Randomness(ABC):
         """That many bytes, independent of all given before."""
 
     def draw(self) -> float:
-        """A number in [0, 1), evenly spread: for jitter."""
-        return (int.from_bytes(self.random_bytes(7), "big") >> 3) * 2.0**-53  # 53 bits: all that a float can tell apart
+        """A uniform number in [0, 1), for jitter."""
+        return (int.from_bytes(self.random_bytes(7), "big") >> 3) * 2.0**-53  # 53 bits: the precision of a float
 
     def operation_id(self, now: float) -> str:
         """A new operation's id: sortable by the wall time given, to the millisecond, and unguessable by 80 bits."""
         return operation_id(now, self.random_bytes(RANDOM_BYTES))
 
     def token(self) -> str:
-        """An owner token: 128 bits in hex. Whoever holds it is the one that claimed."""
+        """An owner token: 128 bits in hex. Its holder is the one that claimed."""
         return self.random_bytes(16).hex()
 
     def nonce(self) -> bytes:
@@ -60,4 +60,4 @@ class Randomness(ABC):
 class SystemRandomness(Randomness):
     """The operating system's randomness: unguessable, about a microsecond a call."""
 
-    random_bytes = staticmethod(os.urandom)  # type: ignore[assignment]  # called as the method is, and a frame less
+    random_bytes = staticmethod(os.urandom)  # type: ignore[assignment]  # called like the method, with one frame less

@@ -1,11 +1,12 @@
-"""Log lines that could repeat without end: of a loop that fails, a thing that is down, a host that is asked for again.
+"""Log lines that could repeat without end: a loop fails, a dependency is down, callers request one host again and
+again.
 
-The rule, kept here alone: at most one line a minute of each, and it says what was left out. There are two ways to it:
+The rule, kept here alone: at most one line a minute of each, with the number of lines left out. There are two ways:
 
-- A line is marked, `_log.error(text, extra=REPEATS)`, or `extra=repeats(host)` if it has one minute for each host. The
+- A line is marked, `_log.error(text, extra=REPEATS)`, or `extra=repeats(host)` for one line a minute for each host. The
   filter of the process's log, `RepeatedLines`, holds lines back and counts them: `left_out` of the next one.
-- What is down for a while has a `DependencyOutage`: one line when it goes down, one a minute with how long it has been
-  down, and one when it is back.
+- A dependency that may be down for a while has a `DependencyOutage`: one line when it goes down, one a minute with how
+  long it has been down, and one when it is back.
 
 A line about one payment is never marked without its id: each of them counts.
 """
@@ -23,12 +24,12 @@ from typing import Any
 from paywitness.core.record import record
 
 LINE_EVERY_S = 60.0
-_KEYS_MAX = 256  # lines of one minute that are told apart: strangers may name hosts without end
+_KEYS_MAX = 256  # different lines in one minute, because strangers may name any number of hosts
 _MARK = "repeats"
 
 
 def repeats(*key: str) -> dict[str, Any]:
-    """The mark of a line that has one minute for each `key`."""
+    """The mark of a line that may appear once a minute for each `key`."""
     return {_MARK: key}
 
 
@@ -64,7 +65,7 @@ class RepeatedLines(logging.Filter):
     def _left_out_before(self, key: tuple[str, ...], at: float) -> int | None:
         """How many were held back since the last line of this key; None if this one is held back too."""
         if key not in self._told and self._is_full(at):
-            key = key[:2]  # all that are one too many share a line
+            key = key[:2]  # all keys beyond the bound share a line
         told = self._told.get(key)
         if told is not None and 0 <= at - told.at < LINE_EVERY_S:  # not if the clock was set back
             told.left_out += 1
@@ -74,7 +75,7 @@ class RepeatedLines(logging.Filter):
         return told.left_out if told is not None else 0
 
     def _is_full(self, at: float) -> bool:
-        """Whether there is no room for another key, after the one that was told the longest ago has left."""
+        """Whether there is no room for another key. Drops the key of the oldest line first, if its minute is over."""
         if len(self._told) < _KEYS_MAX:
             return False
         longest_ago = next(iter(self._told))
@@ -92,23 +93,24 @@ class OutageLine(StrEnum):
 
 @record
 class OutageReport:
-    """What is to be told of an outage now."""
+    """The log line that is due for an outage now."""
 
     line: OutageLine
     down_s: float
     failures: int
-    refused: int  # what callers were refused for it
+    refused: int  # how many calls were refused for it
 
 
 class DependencyOutage:
-    """Something that is up or down. Whoever uses it says how each use went, and tells what it is given back."""
+    """A dependency that is up or down. Its user reports the result of each use, and logs the report that it gets
+    back."""
 
     def __init__(self, mono: Callable[[], float]) -> None:
         self._mono = mono
         self.is_down = False
         self._began_mono = 0.0  # when it went down
-        self._told_mono: float | None = None  # when it was last told that it is down
-        self._is_told = False  # that it is down
+        self._told_mono: float | None = None  # when a line last said that it is down
+        self._is_told = False  # a line has said that it is down
         self._failures = self._refused = 0
 
     def failed(self) -> OutageReport | None:
@@ -116,7 +118,7 @@ class DependencyOutage:
         if not self.is_down:
             self.is_down, self._began_mono = True, now_mono
         self._failures += 1
-        # What comes and goes within a minute is one line too: its failures stand in the next.
+        # An outage that comes and goes within a minute is one line too: the next line has its failures.
         if self._told_mono is not None and now_mono - self._told_mono < LINE_EVERY_S:
             return None
         line = OutageLine.STILL_DOWN if self._is_told else OutageLine.DOWN
@@ -124,7 +126,7 @@ class DependencyOutage:
         return self._report(line, now_mono - self._began_mono)
 
     def refused(self) -> None:
-        """Somebody was refused for it."""
+        """Count a call that was refused because of the outage."""
         if self.is_down:
             self._refused += 1
 

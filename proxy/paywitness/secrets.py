@@ -1,9 +1,9 @@
-"""Secrets: the vault that seals what the journal stores, and the secrets that a sidecar is given or creates.
+"""Secrets: the vault that seals stored messages, and the secrets that a sidecar is given or creates.
 
-Sealing is AES-256-GCM with the operation's id as associated data: a ciphertext moved to another operation does not
-open. The first key of the ring seals, all of them open, so that keys can be rotated: put the new one in front, and drop
-the old one when nothing sealed with it is stored any more. The identity secret is apart from the ring and never
-rotates: changing it under a journal would give every duplicate a new identity, and charge it again.
+Sealing is AES-256-GCM with the operation's id as associated data, so that a ciphertext moved to another operation does
+not open. The first key of the ring seals, and all of them open. To rotate keys, put the new one in front, and drop the
+old one when nothing sealed with it is stored any more. The identity secret is apart from the ring and never rotates: if
+it changed under a journal, every duplicate would get a new identity and would be charged again.
 
 Secrets come from the environment. A sidecar with a SQLite journal creates the missing ones once and stores them in
 files that only their owner can read.
@@ -46,7 +46,7 @@ class RingKey:
 
 
 class Vault:
-    """Seals and opens what the journal keeps, and holds the identity secret."""
+    """Seals and opens the messages that the journal keeps, and holds the identity secret."""
 
     def __init__(self, identity_secret: bytes, ring: tuple[RingKey, ...], nonce: Callable[[], bytes]) -> None:
         if not ring:
@@ -62,7 +62,7 @@ class Vault:
         return self._key_id_prefix + nonce + self._sealing_cipher.encrypt(nonce, plain, bound_to.encode())
 
     def open(self, sealed: bytes, bound_to: str) -> bytes:
-        """The plain bytes, or UnreadableSecret: what cannot be opened is neither re-sent nor executed."""
+        """The plain bytes. Raises UnreadableSecret; a request that cannot be opened is never re-sent."""
         id_end = 1 + (sealed[0] if sealed else 0)
         cipher = self._ciphers.get(sealed[1:id_end].decode("ascii", "replace"))
         if cipher is None:
@@ -98,7 +98,7 @@ def _decode_key(encoded: str, name: str) -> bytes:
 
 
 def read_identity_secret(text: str) -> bytes:
-    """Any text of enough length; the same for the whole fleet."""
+    """The identity secret: any text of enough length, the same for the whole fleet."""
     secret = text.strip().encode()
     if len(secret) < _SECRET_BYTES_MIN:
         raise SettingsError(f"PAYWITNESS_IDENTITY_SECRET is shorter than {_SECRET_BYTES_MIN} characters")
@@ -139,7 +139,7 @@ def admin_token(settings: Settings, environment: Mapping[str, str], randomness: 
 
 
 def events_secret(settings: Settings, environment: Mapping[str, str]) -> bytes | None:
-    """What events are signed by. Unsigned ones could be anybody's, so a sink needs its secret."""
+    """The secret that signs events. Anybody could send unsigned ones, so a sink needs its secret."""
     if settings.events is None:
         return None
     secret = environment.get(EVENTS_SECRET)

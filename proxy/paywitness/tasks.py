@@ -1,13 +1,13 @@
-"""Tasks: start one with a name, keep hold of it, hear when it dies. The only place that calls `create_task`.
+"""Tasks: start one with a name, hold it until it ends, log its failure. The only place that calls `create_task`.
 
-The event loop keeps only weak references, so a task that nobody holds may vanish half-way; and an exception in a task
-that nobody awaits is told late or never. Here every task is held until it ends, and every death is logged: by the name
+The event loop keeps only weak references, so a task that nobody holds may vanish half-way. An exception in a task that
+nobody awaits is reported late or never. Here every task is held until it ends, and every failure is logged: by the name
 of the task, the class of the exception and the place, never by its message, which may carry a caller's data.
 
-`LongWork` reads large bodies in a thread, because that takes milliseconds, in which nothing else would happen. There is
-one thread at a time: it shares the interpreter with the event loop, and two of them would take two thirds of it. Only
-admitted calls wait for their turn, so their number has a bound. A process would share nothing, but taking a tree back
-from it costs as much as making it (`bench/hostile.py` measures what other calls feel).
+`LongWork` reads large bodies in a thread, because that takes milliseconds and would block the event loop. There is one
+thread at a time: it shares the interpreter with the event loop, and two of them would take two thirds of it. Only
+admitted calls wait for the thread, so their number has a bound. A process would share nothing, but taking a tree back
+from it costs as much as making it (`bench/hostile.py` measures the delay of other calls).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from paywitness.core.errors import PaywitnessError
 from paywitness.repeated_lines import repeats
 
 _log = logging.getLogger("paywitness.tasks")
-_CANCEL_GRACE_S = 5.0  # what a cancelled task gets to write down where it stands
+_CANCEL_GRACE_S = 5.0  # the time that a cancelled task has to record its state
 
 Result = TypeVar("Result")
 
 
 class TaskRefused(PaywitnessError):
-    """The task was not started: the limit is reached, or the end has begun. Nothing of it has run."""
+    """The task was not started: the limit is reached, or `close` has begun. No part of it has run."""
 
 
 class Tasks:
@@ -45,7 +45,7 @@ class Tasks:
         return len(self._tasks)
 
     def start(self, coroutine: Coroutine[Any, Any, Result], name: str) -> asyncio.Task[Result]:
-        """Start it and hold it until it ends. Raises TaskRefused where it may not start."""
+        """Start it and hold it until it ends. Raises TaskRefused if it may not start."""
         if self._closed or (self._limit is not None and len(self._tasks) >= self._limit):
             coroutine.close()
             raise TaskRefused(f"{name}: {'closed' if self._closed else f'{self._limit} tasks run already'}")
@@ -75,7 +75,7 @@ class Tasks:
             _log.error("task %s does not end, though cancelled", task.get_name())
 
     async def stop(self) -> None:
-        """Cancel everything and wait until it is gone: for loops that never end by themselves."""
+        """Cancel all tasks and wait until they have ended: for loops that never end by themselves."""
         self._closed = True
         others = self._others()
         for task in others:
@@ -84,7 +84,7 @@ class Tasks:
             await asyncio.wait(others, timeout=_CANCEL_GRACE_S)
 
     def _others(self) -> set[asyncio.Task[Any]]:
-        """All but the task that asks: it cannot wait for itself."""
+        """All tasks but the current one, which cannot wait for itself."""
         return self._tasks - {asyncio.current_task()}
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
@@ -118,7 +118,7 @@ class LongWork:
     async def run(
         self, body: bytes, read: Callable[Arguments, Result], *arguments: Arguments.args, **options: Arguments.kwargs
     ) -> Result:
-        """What reading the body comes to: at once if it is small, else beside the loop."""
+        """The result of reading the body: read at once if it is small, otherwise in the thread."""
         if len(body) <= INLINE_BYTES:
             return read(*arguments, **options)
         async with self._turn:

@@ -55,12 +55,13 @@ async def test_a_hundred_calls_at_once_under_each_of_eight_keys_are_eight_charge
 def test_what_is_not_back_in_time_is_told_with_what_was_heard_meanwhile() -> None:
     in_time, late_one = (
         Mishap("kill", "at random", 4.9),
-        Mishap("kill", "at random", 5.1, 5.0, 1.0, "503 not_sent x 2", 2.5),
+        Mishap("kill", "at random", 7.6, 5.0, 1.0, "503 not_sent x 2", 2.5),
     )
     careful = Mishap("kill_redis", "away for 0 s", 7.0, 11.0)
-    (told,) = late([in_time, late_one, careful])
+    starved = Mishap("kill", "at random", 7.4, 5.0, 1.0, "", 2.5)
+    (told,) = late([in_time, late_one, careful, starved])
     assert told == (
-        "back after 5.1 s: kill (at random); ready after 1.0 s, 2.5 s without a processor, "
+        "back after 7.6 s: kill (at random); ready after 1.0 s, 2.5 s without a processor, "
         "heard before: 503 not_sent x 2"
     )
 

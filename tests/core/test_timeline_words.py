@@ -38,9 +38,9 @@ def test_every_other_change_bears_the_names_of_its_events() -> None:
     entry = HistoryEntry(1.0, 2, "caller", ("send_recorded", "parked"), State.SENDING, frozenset())
     assert change_text(entry) == "send recorded, parked"
     seen = replace(entry, events=(), finding=Finding("ask[0]", FindingKind.MISSED))
-    assert change_text(seen) == "looked"
+    assert change_text(seen) == "checked"
     assert change_text(replace(entry, events=(), actor="ada", action="close_incident")) == "close incident"
-    assert change_text(replace(entry, events=())) == "written"
+    assert change_text(replace(entry, events=())) == "updated"
 
 
 def test_only_a_change_of_the_lease_alone_is_left_out() -> None:

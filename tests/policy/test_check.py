@@ -26,9 +26,9 @@ def test_a_good_file_is_described(tmp_path):
     assert report.lines[2:-1] == (
         "    pay (sale): POST /v1/payments",
         "      contract: key as header:Idempotency-Key, remembered 24h, errors replayed: "
-        "re-sent after a lost response, inquired about after a 5xx; can be asked",
+        "re-sent after a lost response, inquired about after a 5xx; inquiries possible",
         "      tries: 3, full 100ms up to 5s; rate_limited 3, full 1s up to 5s; first byte 5s, deadline 20s",
-        "      in doubt: asked by GET /v1/payments/{reference} (3 misses over 5s, "
+        "      in doubt: inquiry by GET /v1/payments/{reference} (3 misses over 5s, "
         "once a response or event has shown its reference, ours by the reference at id); "
         "re-sent for 2m if that is safe; checked after 2s, 10s, 30s, 2m, 10m, 1h, 6h, 24h; "
         "absent only after 10m of silence and the misses above; "
@@ -80,7 +80,7 @@ def test_it_is_told_how_doubt_is_resolved(tmp_path):
         "webhook: hmac_sha256, secrets in S, found by reference, relayed to http://shop.test/hook",
     ]
     hinting = told(f"webhook: {{{rules}, hint: true}}\n" + MINIMAL)
-    assert "; asked at once when a webhook hints at it; re-sent for 2m if that is safe; " in hinting[0]
+    assert "; inquiry at once if a webhook hints at it; re-sent for 2m if that is safe; " in hinting[0]
     assert hinting[1:] == [
         "webhook: hmac_sha256, secrets in S, found by reference, only a hint: Paywitness then inquires"
     ]

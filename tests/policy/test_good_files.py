@@ -222,7 +222,7 @@ def test_what_is_not_confirmed_in_time_is_cancelled_only_if_the_policy_says_so()
     lines = explain(policy, FailureScenario(ResultClass.REQUIRES_ACTION)).lines
     assert f"  action:   {describe_action(policy)}" in lines
     set_aside = explain(operation(load(plain), "pay"), FailureScenario(ResultClass.REQUIRES_ACTION)).lines
-    assert "  action:   asked about after 24h; set aside if the customer has still not acted" in set_aside
+    assert "  action:   inquiry after 24h; set aside if the customer has still not acted" in set_aside
 
 
 def test_a_background_re_send_never_outlives_a_short_window():

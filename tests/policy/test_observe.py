@@ -128,5 +128,5 @@ def test_a_reload_tells_what_is_only_observed_and_what_no_longer_is() -> None:
 def test_a_start_tells_what_is_only_observed() -> None:
     settings = Settings(Path())
     lines = startup_lines(settings, PolicyBook.of([load("mode: observe\n" + MINIMAL)]), 0)
-    assert "Only observed, so calls pass as they came and nothing guards them: bank" in lines
-    assert not any("observed" in line for line in startup_lines(settings, PolicyBook.of([load(MINIMAL)]), 0))
+    assert "Shadow mode, so calls pass unchanged and unguarded: bank" in lines
+    assert not any("Shadow mode" in line for line in startup_lines(settings, PolicyBook.of([load(MINIMAL)]), 0))

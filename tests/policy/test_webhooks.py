@@ -177,7 +177,7 @@ def test_a_contract_says_where_an_event_is_only_a_hint():
     assert not operation(load(told + MINIMAL), "pay").contract.webhook_hints
     contract = operation(load(hinting + MINIMAL), "pay").contract
     assert (contract.webhook_hints, contract.webhook_expected) == (True, False)
-    assert describe_contract(contract).endswith("; can be asked; a webhook is only a hint")
+    assert describe_contract(contract).endswith("; inquiries possible; a webhook is only a hint")
     none = changed("    kind: sale\n", "    kind: sale\n    webhook: none\n", hinting + MINIMAL)
     assert not operation(load(none), "pay").contract.webhook_hints
 

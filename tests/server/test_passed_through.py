@@ -125,3 +125,21 @@ async def test_the_next_call_on_the_connection_is_not_disturbed(edge: Edge, pass
         caller.send(get("/acme/v1/files") + get("/"))
         wanted = b"Digest: abc\r\n\r\nHTTP/1.1 200 OK" if not passing.whole else b"okHTTP/1.1 200 OK"
         assert (await caller.reader.readuntil(wanted)).endswith(wanted)
+
+
+@pytest.mark.parametrize(
+    ("method", "has_effect"), [("GET", False), ("OPTIONS", False), ("POST", True), ("DELETE", True)]
+)
+async def test_a_lost_response_says_that_a_safe_method_had_no_effect(
+    edge: Edge, passing: PassingCarrier, method: str, has_effect: bool
+) -> None:
+    """A call that is read whole may be an operation by its path and method, so it never counts as safe."""
+    with provider_that_sends(b"") as provider:
+        passing.provider = provider_at(provider.port)
+        caller = await edge.caller()
+        answer = await caller.ask(request("/acme/v1/files", None, method=method), method)
+    assert (answer.status_code, answer.problem) == (504, "forward-failed")
+    may_exist = has_effect or passing.whole
+    assert answer.json["side_effect_may_exist"] is may_exist
+    assert answer.json["advice"] == ("do_not_pay_again" if may_exist else "try_again_later")
+    assert ("has no effect" in answer.json["detail"]) is not may_exist

@@ -278,5 +278,6 @@ async def test_an_engine_that_fails_leaves_the_outcome_unknown(edge: Edge) -> No
     assert answer.json["side_effect_may_exist"] is True
     forwarded = await caller.ask(get("/acme/v1/balance"), "GET")
     assert (forwarded.status_code, forwarded.problem) == (504, "forward-failed")
+    assert forwarded.json["side_effect_may_exist"] is False  # a GET
     described = await caller.ask(get("/paywitness/operations/x"), "GET")
     assert (described.status_code, described.problem) == (504, "journal-unavailable")

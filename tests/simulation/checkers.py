@@ -249,6 +249,13 @@ class Checkers:
         settled = now - EPOCH_AT - self._lasts[operation.stamp] > SETTLED_S
         return False if settled else None
 
+    def name_of(self, operation: Operation) -> str | None:
+        """The name of the one thing that the operation made, for a person who says that it succeeded."""
+        if self.money is not None and is_of_payments(operation):
+            return self.money.name_of(operation)
+        made = [one.id for one in self._made_by(operation.stamp)]
+        return made[0] if len(made) == 1 else None
+
     def _why_stuck(self, operation: Operation) -> str:
         """An incident is a person's, and is judged by itself: whether it was called for. So is what the provider has
         several of."""

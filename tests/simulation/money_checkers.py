@@ -367,6 +367,16 @@ class MoneyCheckers:
             return True
         return False if settled else None
 
+    def name_of(self, operation: Operation) -> str | None:
+        made = [
+            thing.id
+            for provider in self._providers
+            if provider.payments is not None
+            for thing in provider.payments.made_by(operation.stamp)
+            if thing.status == "succeeded"
+        ]
+        return made[0] if len(made) == 1 else None
+
     def free_orders(self, operations: list[Operation]) -> list[Order]:
         """Of which nothing stands at the provider and nothing is open with us, and that we can know to be so."""
         held = {self.order_of(one) for one in operations if is_of_payments(one) and _is_open(one)}

@@ -27,11 +27,13 @@ _ACTS = (
     OperatorAction.RESOLVE,
 )
 Truth = Callable[[Operation], bool | None]  # whether it is paid; None: it may still change
+Naming = Callable[[Operation], str | None]  # the provider's name for what it made
 
 
 class Operators:
-    def __init__(self, truth: Truth, history: History, dice: Random) -> None:
+    def __init__(self, truth: Truth, naming: Naming, history: History, dice: Random) -> None:
         self._truth = truth
+        self._naming = naming
         self._history = history
         self._dice = dice
         self.cancels = False  # whether somebody also gives up what can be given up
@@ -63,7 +65,8 @@ class Operators:
             paid = self._truth(operation)
             if paid is None:
                 return
-            order = OperatorCommand(act, "ann", "looked it up", paid, "seen in the books of the provider itself")
+            seen, name = "seen in the books of the provider itself", self._naming(operation) if paid else None
+            order = OperatorCommand(act, "ann", "looked it up", paid, seen, name)
         about = operation.guard.label if operation.guard is not None else ""
         try:
             after = await review.execute(operation.id, order, operation.version)

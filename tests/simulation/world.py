@@ -107,7 +107,7 @@ class World:
         self.callers.on_told = self.checkers.told if self.twin is None else self.twin.told_first
         self.callers.on_safe = self.checkers.guards.told_safe
         self.checkers.called_off = self.callers.called_off
-        self.operators = Operators(self._truth, self.history, stream(mix.seed, "operators"))
+        self.operators = Operators(self._truth, self._name_of, self.history, stream(mix.seed, "operators"))
         self._sink_dice = stream(mix.seed, "sink")
         self.shop: Shop | None = self._open_shop() if mix.money_between else None
         if mix.webhooks:
@@ -281,6 +281,13 @@ class World:
         if self.twin is not None and self.twin.merchants.is_of(TWIN, operation.stamp):
             checkers = self.twin.checkers
         return checkers.truth_about(operation, self.provider.now())
+
+    def _name_of(self, operation: Operation) -> str | None:
+        """The name under which the provider's books have what the operation made."""
+        checkers = self.checkers
+        if self.twin is not None and self.twin.merchants.is_of(TWIN, operation.stamp):
+            checkers = self.twin.checkers
+        return checkers.name_of(operation)
 
     def _calm(self) -> None:
         self.history.say("world", "is calm from here on")

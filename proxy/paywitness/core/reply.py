@@ -175,10 +175,9 @@ def replay_response(
 
 
 def passes_on_unread(operation: Operation, classification: Classification) -> bool:
-    """Whether the caller of an operation in doubt gets the provider's own response. It does if the response is a
-    readable 2xx that fits the request and that no row knows. The client would take any other response, even an error
-    inside a 2xx, for a failure, and pay again. It does not if another attempt is in doubt, because the response does
-    not settle that one."""
+    """Whether the caller of an operation in doubt gets the provider's own response: a readable 2xx that fits the
+    request and that no row knows. The client would take any other response, even an error inside a 2xx, for a failure,
+    and pay again. Not if another attempt is in doubt, because the response does not settle that one."""
     speaks_for_all = operation.doubt <= {operation.attempts}
     return operation.state.in_doubt and speaks_for_all and classification.rule == UNREAD_SUCCESS
 
@@ -369,11 +368,15 @@ def problem_reply(
     retry_after_s: int | None = None,
     provider: str = "",
     title: str = "",
+    without_effect: bool = False,
 ) -> Reply:
     """A reply of our own: what happened, what it means for the money, what to do next. `retry_after_s`: None means one
-    second, if a repeat can help at all. `title`: the title of this case, if the problem has several."""
+    second, if a repeat can help at all. `title`: the title of this case, if the problem has several. `without_effect`:
+    the call cannot have moved money, even if its kind of problem leaves that open."""
     facts = PROBLEMS[kind]
     outcome, advice = _outcome_of(kind, operation), advice_of_problem(kind, operation)
+    if without_effect:
+        advice = Advice.TRY_AGAIN_LATER
     repeat_helps = facts.repeat_helps and not _is_settled_for_good(kind, operation)
     members: dict[str, Any] = {
         "type": PROBLEM_TYPE_PREFIX + kind,
@@ -382,7 +385,7 @@ def problem_reply(
         "detail": detail,
         "outcome": outcome,
         "sent": sent,
-        "side_effect_may_exist": _effect_may_exist(kind, operation),
+        "side_effect_may_exist": not without_effect and _effect_may_exist(kind, operation),
         "advice": advice,
     }
     if operation is not None:
@@ -433,8 +436,7 @@ def _outcome_of(kind: Problem, operation: Operation | None) -> Outcome:
     return operation.outcome
 
 
-# Problems that name another operation, of which the call is no duplicate. While that operation is open, the caller must
-# treat its outcome as its own.
+# Problems that name another operation. While that one is open, the caller must treat its outcome as that of the call.
 _OF_ANOTHER_PAYMENT = frozenset({Problem.GUARDED, Problem.KEY_REUSED, Problem.REFUNDED})
 
 

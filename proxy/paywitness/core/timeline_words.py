@@ -16,7 +16,7 @@ def change_text(entry: HistoryEntry) -> str:
         return told
     if entry.actor and entry.action:
         return entry.action.replace("_", " ")
-    return "looked" if entry.finding is not None else "written"
+    return "checked" if entry.finding is not None else "updated"
 
 
 def _event_text(event: str, entry: HistoryEntry) -> str:

@@ -2,7 +2,7 @@
 deadline.
 
 The pipeline runs in a task of its own, so that neither a caller that leaves nor its deadline stops an attempt whose
-first byte has left. What is no operation is forwarded once, as it came.
+first byte has left. A call that is no operation is forwarded once, unchanged.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Engine:
         return bool(self.policies.book.candidates(provider, method, segments))
 
     async def reply_to(self, call: Call, still_there: Callable[[], bool]) -> Reply:
-        """Carry a call that may be an operation to its answer."""
+        """Carry a call that may be an operation to its reply."""
         began_mono = self.clock.mono()
         reply, name = await self._recognise_and_run(call, still_there)
         self.telemetry.emit(
@@ -108,7 +108,7 @@ class Engine:
         return reply
 
     async def _recognise_and_run(self, call: Call, still_there: Callable[[], bool]) -> tuple[Reply, str | None]:
-        book = self.policies.book  # one book for the whole call, whatever is loaded meanwhile
+        book = self.policies.book  # one book for the whole call, even if another is loaded meanwhile
         provider = book.providers[call.provider]
         if provider.observe:
             return await self.shadow.forward_whole(call, book, still_there)
@@ -130,8 +130,8 @@ class Engine:
         return recognise(call, book.providers[call.provider], book.candidates, secret, self.randomness.token)
 
     async def _route_follow_up(self, call: Call) -> Call:
-        """A follow-up on what a fallback made goes to the route that made it. The journal not answering, it goes where
-        it was sent: there nobody knows the reference."""
+        """Send a follow-up on a fallback's payment to the route that made it. If the journal does not reply, it goes to
+        the provider that its caller named, which does not know the reference."""
         with suppress(JournalUnavailable):
             return await self.fallbacks.route_follow_up(call)
         return call
@@ -145,7 +145,8 @@ class Engine:
             self.deadlines.remove(context)
 
     async def _run(self, context: CallContext) -> None:
-        """The call to its end, whether or not anybody still waits. Every way out tells those who wait."""
+        """Run the call to its end, whether or not anybody still waits. On every exit the callers that wait get a
+        reply."""
         progress, leader = context.progress, None
         try:
             if context.policy.asks_before_claim:
@@ -166,7 +167,7 @@ class Engine:
             reply = self._reply_without_journal(context, str(not_asked))
         except JournalUnavailable:
             reply = self._reply_without_journal(context)
-        except BaseException:  # cancelled, or a fault of ours: whoever waits must hear the careful answer
+        except BaseException:  # cancelled, or a fault of ours: callers that wait must get the careful reply
             reply = self._reply_without_journal(context)
             raise
         finally:
@@ -177,8 +178,8 @@ class Engine:
         await self.pipeline.duplicates.record_whether_delivered(context, reply, is_delivered=is_delivered)
 
     async def _enter(self, context: CallContext) -> CallContext | Reply:
-        """The call with all that must be known before it is claimed; the reply if it must not be claimed, because its
-        credential is of another owner, or may be."""
+        """Complete the call with the facts that its claim needs. Returns a reply instead if it must not be claimed,
+        because its credential belongs, or may belong, to another owner."""
         entered = await self.account_access.enter(context)
         if isinstance(entered, Reply):
             return entered
@@ -187,10 +188,11 @@ class Engine:
             return account_unknown(entered)
         if adopted.policy.payment.intent_at is None:
             return adopted
-        return await self.intent_reader.complete(adopted)  # only now is it known whose order it would be
+        return await self.intent_reader.complete(adopted)  # only now the owner of the order is known
 
     async def _admit_and_run(self, context: CallContext, leader: Leader) -> Reply:
-        """Through the gate. If the call would have to wait there, it looks first: what is known needs no place."""
+        """Take the call through the gate. If it would have to wait there, look its key up first: a known key needs no
+        slot."""
         decision = await self.gate.admit(context, len(self.in_flight), waits=False)
         if decision.queue_full:
             if (reply := await self.pipeline.reply_to_refused(context, decision.detail)) is not None:
@@ -209,14 +211,15 @@ class Engine:
         return reply
 
     def _reply_without_journal(self, context: CallContext, detail: str = JOURNAL_DID_NOT_ANSWER) -> Reply:
-        """What can be said when no more is known: doubt if a byte may have left, else that this call did nothing."""
+        """The reply if the journal gave none: an unknown outcome if a byte may have left, otherwise that this call sent
+        nothing."""
         progress = context.progress
         if progress.may_have_sent or progress.has_sent:
             return unknown_reply(progress.operation, context.shape, sent=progress.has_sent)
         return self._refuse(Problem.JOURNAL_UNAVAILABLE, detail, context.call, context.policy)
 
     def _on_deadline(self, context: CallContext) -> None:
-        """The caller's time is up. If nothing can have left, nothing will: the call ends by itself, at once."""
+        """Reply to a caller whose time is up. If no byte can have left, none will: the call ends by itself, at once."""
         progress = context.progress
         if progress.may_have_sent:
             context.send_reply(
@@ -230,7 +233,7 @@ class Engine:
         return await self.passthrough.forward_whole(call, self.policies.book.providers[call.provider])
 
     async def forward(self, call: Call, body: AsyncIterator[bytes] | None, length: int | None) -> Reply | StreamedReply:
-        """Forward what is no operation, streamed, once."""
+        """Forward a call that is no operation, streamed, once."""
         if self.policies.book.providers[call.provider].observe:
             return await self.shadow.forward_stream(call, self.policies.book.providers[call.provider], body, length)
         if call.provider in self.policies.book.providers_with_fallback:
@@ -253,12 +256,12 @@ class Engine:
         return problem_reply(kind, detail, shape=shape, provider=call.provider)
 
     async def describe_intent(self, intent: str, merchant: str | None, provider: str | None, call: Call) -> Reply:
-        """Whether a purchase may be paid, told to the credential that asks."""
+        """Whether a purchase may be paid, for the requesting credential."""
         visibility = Visibility(self.journal, self.policies.book, self.vault.identity_secret, call)
         return await self.intents.describe(intent, merchant, provider, visibility.guards_of)
 
     async def describe(self, operation_id: str, call: Call) -> Reply:
-        """What a caller may know of an operation, told to the credential that asks."""
+        """The facts of an operation that the requesting credential may see."""
         visibility = Visibility(self.journal, self.policies.book, self.vault.identity_secret, call)
         try:
             operation = await self.journal.read(operation_id)

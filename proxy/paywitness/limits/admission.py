@@ -1,7 +1,8 @@
 """Admission, in this process: a call goes in at once, waits a little, or is refused early. Nothing was sent by then.
 
-Every Admitted is released exactly once, with what its attempt showed (None: nothing of the provider). A caller that is
-cancelled while it waits leaves no trace. The arithmetic, and who goes first, is `core/admission.py`.
+Every Admitted is released exactly once, with the health sample of its attempt (None: the attempt showed nothing of the
+provider). A caller that is cancelled while it waits leaves no trace. The arithmetic and the order are in
+`core/admission.py`.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ class Admission:
         *,
         degraded: bool = False,
     ) -> Admitted | NotAdmitted:
-        """A place among the provider's calls in flight. `degraded`: its circuit is, so some of low is not worth it."""
+        """A slot among the provider's calls in flight. `degraded`: its circuit is degraded, so some low-priority calls
+        are refused."""
         provider_queue = self._queues.get(provider) or self._new_queue(provider)
         now_mono = self._clock.mono()
         if degraded and self._sheds(provider_queue, priority, now_mono):
@@ -147,7 +149,7 @@ class Admission:
         number: int,
         waiter: asyncio.Future[bool],
     ) -> None:
-        """The caller has gone while it waited, or in the moment its turn came."""
+        """The caller left while it waited, or in the moment in which it was admitted."""
         if not provider_queue.queue.cancel(number) and waiter.done() and not waiter.cancelled() and waiter.result():
             self.release(Admitted(provider, priority), None)
 
@@ -159,7 +161,7 @@ class Admission:
         for number in provider_queue.queue.admit_next(now_mono):
             waiter = provider_queue.callers[number]
             if not self._notify(provider_queue, number, admitted=True):
-                provider_queue.queue.release(waiter.priority, None, now_mono)  # cancelled just now, and not yet told
+                provider_queue.queue.release(waiter.priority, None, now_mono)  # cancelled just now, before it knew
 
     def _notify(self, provider_queue: _ProviderQueue, number: int, *, admitted: bool) -> bool:
         waiter = provider_queue.callers[number].admitted

@@ -1,7 +1,7 @@
 """Retry budgets: the interface, and the budgets of one sidecar alone. The arithmetic is `core/budget.py`.
 
-First attempts and results are only counted here, without I/O, and told to the store in batches: twice a second, and
-with the next retry that asks in the same scopes. So a store that is slow or gone costs a call that succeeds nothing.
+First attempts and results are only counted here, without I/O. The store gets the counts in batches: twice a second, and
+with the next retry in the same scopes. So a slow or unavailable store does not delay a call that succeeds.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ FLUSH_S = 0.5
 EXHAUSTED = "budget_exhausted"
 STORE_UNAVAILABLE = "limits_unavailable"
 
-_OPEN_GRANTS_MAX = 100_000  # a grant that nobody ends is forgotten, oldest first
-_TALLIES_MAX, _INTENTS_MAX = 100_000, 50_000  # accounts and intents are as many as a caller sends
+_OPEN_GRANTS_MAX = 100_000  # beyond this the oldest grant that nobody has ended is forgotten
+_TALLIES_MAX, _INTENTS_MAX = 100_000, 50_000  # callers may send any number of accounts and intents
 _DROP_STALE_EVERY_MS = 60_000
-_FLOOR_PART_LEAST = 1.0  # retries a window of a sidecar that lost the shared limits, however many its peers are
+_FLOOR_PART_LEAST = 1.0  # retries in a window that a sidecar without the shared limits has, however many peers it has
 
-ProviderGroup = tuple[str, CallGroup]  # a provider and a group: what is told to the store in one call
+ProviderGroup = tuple[str, CallGroup]  # a provider and a group: the store gets their counts in one call
 ScopeKey = tuple[BudgetScope, str]
-KnownPeers = dict[str, int]  # by provider: how many sidecars report about it, this one included, as last heard
+KnownPeers = dict[str, int]  # by provider: how many sidecars reported about it last, this one included
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,9 @@ class Grant:
 
     id: str
     ask: RetryRequest
-    cost: int  # what was debited
-    remaining: float  # in the tightest of its scopes, after it
-    fleet: bool  # granted by the fleet's store; else by this sidecar alone
+    cost: int  # the units that were debited
+    remaining: float  # the units left in the tightest of its scopes
+    fleet: bool  # granted by the fleet's store; otherwise by this sidecar alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,22 +62,23 @@ class BudgetRefusal:
     """A retry that must not be sent. Nothing was debited."""
 
     scope: BudgetScope  # the one that will refuse the longest
-    wait_s: float  # when it would fit, if nothing else happened
-    remaining: float  # in that scope
+    wait_s: float  # until the retry would fit, if nothing else happens
+    remaining: float  # the units left in that scope
     fleet: bool
     because: str = EXHAUSTED
 
 
 class Budgets(Protocol):
-    """What the engine asks before a retry, and tells after every attempt. Never raises because a store is gone."""
+    """The retry budgets. The engine calls them before a retry and after every attempt. Never raises if a store is
+    unavailable."""
 
     @property
     def fleet(self) -> bool:
-        """Whether they are the fleet's now; else this sidecar's own."""
+        """Whether the fleet's budgets are in use now. False: this sidecar's own are."""
         ...
 
     async def acquire(self, ask: RetryRequest) -> Grant | BudgetRefusal:
-        """Debit the retry in all of its scopes, or in none. Ask at the decision, before the wait."""
+        """Debit the retry in all of its scopes, or in none. Call it at the decision, before the wait."""
         ...
 
     async def refund(self, grant: Grant) -> None:
@@ -89,15 +90,15 @@ class Budgets(Protocol):
         ...
 
     def count_caller_retry(self, origin: AttemptOrigin, cost: int) -> None:
-        """A caller's own repeat is sent, which asks nobody: it is spent like a retry, and is no first attempt."""
+        """A caller's own duplicate is sent. It needs no grant. It is debited like a retry, and is no first attempt."""
         ...
 
     def count_result(self, provider: str, group: CallGroup, *, well: bool, weight: int = 1) -> None:
-        """An attempt has ended, a first one or another: whether the provider did its part. No I/O."""
+        """An attempt has ended, a first one or a retry. `well`: whether the provider worked. No I/O."""
         ...
 
     def succeeded(self, grant: Grant) -> None:
-        """The retry helped: its answer settled the operation, whatever it said. No I/O."""
+        """The retry helped: its response settled the operation, with whatever outcome. No I/O."""
         ...
 
     def failed(self, grant: Grant) -> None:
@@ -105,16 +106,17 @@ class Budgets(Protocol):
         ...
 
     async def flush(self) -> None:
-        """Tell the store what was counted. Twice a second."""
+        """Send the counts to the store. Called twice a second."""
         ...
 
     def remaining(self, provider: str, group: CallGroup = CallGroup.WRITE) -> dict[BudgetScope, float]:
-        """What is left, as last seen; of scopes that are many, in the tightest. Empty where nothing was counted yet."""
+        """The units left in each kind of scope, as last seen. If a kind has several scopes, in the tightest. Empty if
+        nothing was counted yet."""
         ...
 
 
 def budget_listener(budgets: Budgets) -> Callable[[str, CallGroup, HealthSample], None]:
-    """What attempts show the circuits, the budgets know as well: whether trying helps now."""
+    """A listener that gives the budgets the same health samples as the circuits. They show whether retries help now."""
 
     def heard(provider: str, group: CallGroup, sample: HealthSample) -> None:
         late = sample.health is Health.UNKNOWN and sample.overload
@@ -125,17 +127,17 @@ def budget_listener(budgets: Budgets) -> Callable[[str, CallGroup, HealthSample]
 
 
 class PendingCounts:
-    """What happened since the store was last told."""
+    """The counts since the last flush to the store."""
 
     def __init__(self) -> None:
         self._groups: dict[ProviderGroup, dict[ScopeKey, tuple[BudgetLine, BudgetCounts]]] = {}
         self._providers: dict[ProviderGroup, BudgetLine] = {}
         self._firsts: dict[tuple[str, str, str, str], tuple[AttemptOrigin, int]] = {}
-        # attempts that ended well, that did not, and the weight of the latter
+        # how many attempts ended well, how many did not, and the weight of the latter
         self._results: dict[ProviderGroup, tuple[int, int, int]] = {}
 
     def add_first_attempt(self, origin: AttemptOrigin) -> None:
-        """A first attempt: all that a clean call tells a budget. Spread over its scopes when they are taken."""
+        """Count a first attempt. A clean call counts nothing else. It is spread over its scopes when they are taken."""
         name = (origin.provider, origin.group, origin.operation, origin.account)
         _, count = self._firsts.get(name, (origin, 0))
         self._firsts[name] = (origin, count + 1)
@@ -152,7 +154,7 @@ class PendingCounts:
             self.add(provider_group_of(origin), lines_of(origin), BudgetCounts(firsts=count))
         results, self._results = self._results, {}
         for group_key, (helped, failed, vain) in results.items():
-            if group_key in self._providers:  # else nothing was ever sent to it, and it has no scope to count in
+            if group_key in self._providers:  # otherwise nothing was ever sent to it, and it has no scope to count in
                 counts = BudgetCounts(helped=helped, vain=vain, failed=failed)
                 self.add(group_key, (self._providers[group_key],), counts)
 
@@ -165,7 +167,7 @@ class PendingCounts:
                 self._providers[group_key] = line
 
     def add_debit(self, grant: Grant, sign: int) -> None:
-        """A retry that was granted elsewhere (1), or refunded (-1)."""
+        """Count a retry that was granted elsewhere (1), or refunded (-1)."""
         group_key = provider_group_of(grant.ask.origin)
         for line in lines_of_retry(grant.ask):
             self.add(
@@ -173,13 +175,13 @@ class PendingCounts:
             )
 
     def take(self, group_key: ProviderGroup, lines: Sequence[BudgetLine]) -> list[BudgetCounts]:
-        """The counts of these scopes, no longer pending."""
+        """Take the counts of these scopes. They are no longer pending."""
         self._spread_over_scopes()
         found = self._groups.get(group_key, {})
         return [found.pop((line.scope, line.name), (line, NO_BUDGET_COUNTS))[1] for line in lines]
 
     def take_all(self) -> dict[ProviderGroup, list[tuple[BudgetLine, BudgetCounts]]]:
-        """Everything, no longer pending. Each home's first scope is its provider's."""
+        """Take all counts. They are no longer pending. The first scope of each provider and group is the provider's."""
         self._spread_over_scopes()
         homes, self._groups = self._groups, {}
         taken = {}
@@ -191,7 +193,7 @@ class PendingCounts:
 
 
 class ScopeTallies:
-    """What each scope remembers. Shared by several budgets it is a fleet's, as in the simulator."""
+    """The tally of each scope. If several budgets share one, it is a fleet's, as in the simulator."""
 
     def __init__(self) -> None:
         self._scopes: dict[tuple[ProviderGroup, ScopeKey], tuple[BudgetLine, BudgetTally]] = {}
@@ -206,7 +208,7 @@ class ScopeTallies:
         now_ms: int,
         ask: RetryRequest | None = None,
     ) -> BudgetDecision:
-        """Count; and where a retry asks, grant it or not."""
+        """Count. If there is a retry, grant or refuse it."""
         cost, share, cost_least = cost_terms(ask)
         found = [self._table_of(line).get((group_key, (line.scope, line.name))) for line in lines]
         kept = [pair and pair[1] for pair in found]
@@ -221,14 +223,14 @@ class ScopeTallies:
 
     def _keep(self, group_key: ProviderGroup, line: BudgetLine, tally: BudgetTally) -> None:
         kept, name = self._table_of(line), (group_key, (line.scope, line.name))
-        kept.pop(name, None)  # to the end: what was not asked for the longest goes first
+        kept.pop(name, None)  # move it to the end: the tally that was not used the longest is dropped first
         if line.scope is not BudgetScope.INTENT or tally.spent:
             kept[name] = (line, tally)
         while len(kept) > (_INTENTS_MAX if line.scope is BudgetScope.INTENT else _TALLIES_MAX):
             del kept[next(iter(kept))]
 
     def _drop_stale(self, now_ms: int) -> None:
-        """Let go, every minute, of what no longer matters. Intents go by their number alone: they live for a day."""
+        """Drop expired tallies, once a minute. Intents live for a day, so only their number bounds them."""
         if now_ms < self._drop_stale_at_ms:
             return
         self._drop_stale_at_ms = now_ms + _DROP_STALE_EVERY_MS
@@ -238,7 +240,7 @@ class ScopeTallies:
 
 
 class OpenGrants:
-    """Which grants have not ended yet: each ends once."""
+    """The grants that have not ended yet. Each ends once."""
 
     def __init__(self) -> None:
         self._ids: dict[str, None] = {}
@@ -250,7 +252,7 @@ class OpenGrants:
         return grant
 
     def end(self, grant: Grant) -> bool:
-        """Whether this ended it."""
+        """End the grant. False if it had ended before."""
         if grant.id not in self._ids:
             return False
         del self._ids[grant.id]
@@ -258,7 +260,7 @@ class OpenGrants:
 
 
 class RemainingBudget:
-    """What was left when a scope was last weighed, for metrics and the admin interface."""
+    """The units left when a scope was last evaluated, for metrics and the admin interface."""
 
     def __init__(self) -> None:
         self._groups: dict[ProviderGroup, dict[ScopeKey, tuple[BudgetLine, float, int]]] = {}
@@ -270,7 +272,8 @@ class RemainingBudget:
                 found[line.scope, line.name] = (line, room, now_ms)
 
     def remaining(self, group_key: ProviderGroup, now_ms: int) -> dict[BudgetScope, float]:
-        """In the tightest of each scope. What was last seen two windows ago is whole again: its floor."""
+        """The units left in the tightest scope of each kind. A scope that was last seen two windows ago is full again:
+        it has its floor."""
         lowest: dict[BudgetScope, float] = {}
         found = self._groups.get(group_key, {})
         for name, (line, room, seen_ms) in list(found.items()):
@@ -283,7 +286,7 @@ class RemainingBudget:
 
 
 def cost_terms(ask: RetryRequest | None) -> tuple[int, float, int]:
-    """Cost, share and least cost; of a cost of nothing where nobody asks."""
+    """Cost, share and least cost of a retry. Without a retry the cost is 0."""
     return (ask.cost, ask.share, ask.cost_least) if ask is not None else (0, 1.0, 0)
 
 
@@ -297,8 +300,8 @@ def adaptive_lines(ask: RetryRequest) -> list[BudgetLine]:
 
 
 def split_between_peers(lines: Iterable[BudgetLine], peers: int | None) -> list[BudgetLine]:
-    """The same scopes for one of several sidecars that do not reach each other: a floor each of its own part. Who
-    never heard how many they are has the least part."""
+    """The same scopes for one of several sidecars that do not reach each other: each has its part of the floor. A
+    sidecar that does not know how many peers there are has the smallest part."""
     return [
         line
         if line.scope is BudgetScope.INTENT
@@ -322,7 +325,7 @@ def grant_or_refusal(
 
 
 class LocalBudgets:
-    """The budgets of one sidecar. Also the warm shadow beside a fleet's."""
+    """The budgets of one sidecar. Also the local copy that is kept warm beside a fleet's."""
 
     def __init__(self, clock: Clock, chance: Randomness, tallies: ScopeTallies | None = None) -> None:
         self._clock = clock
@@ -340,7 +343,7 @@ class LocalBudgets:
         return self.acquire_in_scopes(ask, lines_of_retry(ask))
 
     def acquire_in_scopes(self, ask: RetryRequest, lines: Sequence[BudgetLine]) -> Grant | BudgetRefusal:
-        """Weighed in these scopes, here and now."""
+        """Evaluate the retry in these scopes, at once."""
         group_key, now_ms = provider_group_of(ask.origin), self._now_ms()
         counts = self._pending.take(group_key, lines)
         decision = self._tallies.evaluate(group_key, lines, counts, now_ms, ask)
@@ -370,7 +373,7 @@ class LocalBudgets:
             self._pending.add(provider_group_of(grant.ask.origin), adaptive_lines(grant.ask), BudgetCounts(vain=1))
 
     def adopt_grant(self, grant: Grant) -> None:
-        """A retry that the fleet's store granted: spent here too, so that this budget is warm when it is needed."""
+        """Debit a retry that the fleet's store granted here too, so that this budget is warm when it is needed."""
         self._pending.add_debit(grant, 1)
         self._open.open(grant)
 

@@ -1,8 +1,8 @@
-"""Circuits: the interface, and the local ones: the core's machine with one row, this sidecar's own.
+"""Circuits: the interface, and the local circuits. A local circuit is the core's machine with one row, this sidecar's.
 
-`view` and `add_sample` are on the path of every call and ask nobody. `report` is called twice a second. A probe that
-was taken must be ended, with what it showed or with None; one that is not (its process died) is free again when its
-lease is over, and its vote, should it still come, is ignored.
+`view` and `add_sample` are on the path of every call and do no I/O. `sync` is called twice a second. A probe that was
+taken must be ended, with its health sample or with None. If it is not ended (its process died), it is free again when
+its lease is over. A vote that comes after that is ignored.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from paywitness.core.holds import EVERYONE, HOLD_MAX_S, HOLDS_MAX, hold_statuses
 from paywitness.core.provider_health import RECENT_BUCKETS, Health, HealthSample, HealthWindow
 from paywitness.randomness import Randomness
 
-FORCED_MAX_S = 7 * 86400.0  # an operator's word is forgotten sooner than the operator
+FORCED_MAX_S = 7 * 86400.0  # a forced state must end by itself, because operators forget to end it
 _HERE = "here"
-_ASKS_MAX = 200  # in one row; the others follow with the next
+_ASKS_MAX = 200  # waits that one row reports; the others follow with the next row
 _DOWN = frozenset({CircuitState.OPEN, CircuitState.HALF_OPEN})
 
-CurrentRules = Callable[[], Mapping[str, CircuitRules]]  # the rules of every provider that there is now
-SampleListener = Callable[[str, CallGroup, HealthSample], None]  # who else wants to know what an attempt showed
+CurrentRules = Callable[[], Mapping[str, CircuitRules]]  # the present rules of every provider
+SampleListener = Callable[[str, CallGroup, HealthSample], None]  # gets the health sample of every attempt, too
 CircuitKey = tuple[str, CallGroup]
 
 
@@ -50,12 +50,12 @@ class Probe:
     provider: str
     group: CallGroup
     lease: str
-    fleet: bool  # leased by the fleet's store; else by this sidecar for itself
+    fleet: bool  # leased by the fleet's store; otherwise by this sidecar for itself
 
 
 @dataclass(frozen=True, slots=True)
 class CircuitCommand:
-    """An operator's word about a circuit. `state` None takes an earlier one back."""
+    """An operator's command that forces a circuit into a state. `state` None ends an earlier one."""
 
     state: CircuitState | None
     actor: str
@@ -81,41 +81,45 @@ class CircuitChange:
 
     @property
     def recovered(self) -> bool:
-        """The provider is back: its due inquiries may be pulled forward."""
+        """Whether the provider works again, so that its inquiries may be made earlier."""
         return self.before in _DOWN and self.after not in _DOWN
 
 
 class Circuits(Protocol):
     def view(self, provider: str, group: CallGroup, party: str = EVERYONE) -> CircuitView:
-        """Whether a call of this party may pass now. Asks nobody."""
+        """Whether a call of this party may pass now. No I/O."""
         ...
 
     def add_sample(self, provider: str, group: CallGroup, sample: HealthSample | None, party: str = EVERYONE) -> None:
-        """What an attempt showed, probes included; None (it showed nothing) is taken and not counted. A Retry-After
-        holds the party."""
+        """Count the health sample of an attempt or a probe. None (it showed nothing) is accepted and not counted. A
+        Retry-After holds the party."""
         ...
 
     async def sync(self) -> tuple[CircuitChange, ...]:
-        """Tell the fleet, hear from it, and let time pass. Twice a second. Never raises for a store that is gone."""
+        """Report to the fleet, read its state, and apply the time that has passed. Called twice a second. Never raises
+        if a store is unavailable."""
         ...
 
     async def take_probe(self, provider: str, group: CallGroup, per_try_s: float, *, repeatable: bool) -> Probe | None:
-        """The right to a call where `view` said PROBE, or None: refuse. `repeatable`: a safe read, or deduped."""
+        """The right to a call for which `view` returned PROBE, or None: refuse it. `repeatable`: a safe read, or
+        deduped."""
         ...
 
     async def end_probe(self, probe: Probe, sample: HealthSample | None) -> None:
-        """Give the probe back, with its vote. None, or throttled: no vote. Every probe taken is ended once."""
+        """Give the probe back, with its vote. If the sample is None or throttled, it has no vote. Every probe taken is
+        ended once."""
         ...
 
     async def force(self, provider: str, group: CallGroup, command: CircuitCommand) -> None:
-        """Put an operator's word in force, fleet-wide. Raises StoreUnavailable where that could not be confirmed."""
+        """Put an operator's command in force, fleet-wide. Raises StoreUnavailable if the store did not confirm it."""
         ...
 
     def statuses(self) -> tuple[CircuitStatus, ...]: ...
 
 
 def probe_vote(sample: HealthSample | None) -> bool | None:
-    """A probe's vote. Throttled is neither well nor ill: the gate speaks for it."""
+    """A probe's vote. A throttled probe shows neither health nor failure, so it has none: the gate limits such
+    calls."""
     if sample is None or sample.health is Health.THROTTLED:
         return None
     return sample.healthy
@@ -123,20 +127,20 @@ def probe_vote(sample: HealthSample | None) -> bool | None:
 
 @dataclass(slots=True)
 class CircuitSamples:
-    """What this sidecar has seen of one circuit in its present epoch."""
+    """The health samples of this sidecar for one circuit in its present epoch."""
 
     rules: CircuitRules
     window: HealthWindow
     epoch: int = 0
-    began_ms: int = 0  # of the epoch: calls that began before it say nothing about it
-    asks: dict[str, int] = field(default_factory=dict)  # by party: until when it was asked to wait since the last row
+    began_ms: int = 0  # start of the epoch: calls that began before it do not count in it
+    asks: dict[str, int] = field(default_factory=dict)  # by party: until when it must wait, as heard since the last row
 
     @classmethod
     def of(cls, rules: CircuitRules) -> CircuitSamples:
         return cls(rules, HealthWindow(rules.window_s))
 
     def add(self, sample: HealthSample, party: str, now_ms: int) -> bool:
-        """Whether it counted."""
+        """Add a sample. Returns whether it counted."""
         if sample.retry_after_s is not None:  # whenever the call began
             until_ms = hold_until_ms(sample.retry_after_s, now_ms)
             self.asks[party] = max(until_ms, self.asks.get(party, 0))
@@ -151,13 +155,13 @@ class CircuitSamples:
         return SidecarReport(now_ms, self.epoch, recent, whole, asks)
 
     def put_back(self, asks: Mapping[str, int], now_ms: int) -> None:
-        """A row was not heard: what it asked for is part of the next one, if it is not over by then."""
+        """The store did not take a row. Its waits go into the next row, if they are not over by then."""
         for party, until_ms in asks.items():
             if until_ms > now_ms and (party in self.asks or len(self.asks) < HOLDS_MAX):
                 self.asks[party] = max(until_ms, self.asks.get(party, 0))
 
     def follow_epoch(self, epoch: int, now_ms: int) -> None:
-        """Start anew where a new epoch has begun."""
+        """Start with empty counts if a new epoch has begun."""
         if epoch != self.epoch:
             self.epoch, self.began_ms = epoch, now_ms
             self.window.clear()
@@ -172,7 +176,7 @@ class CircuitSamples:
 @dataclass(slots=True)
 class _LocalEntry:
     samples: CircuitSamples
-    held: dict[str, int] = field(default_factory=dict)  # by party: until when; what the fleet holds is here too
+    held: dict[str, int] = field(default_factory=dict)  # by party: until when; the fleet's holds are here too
     fleet: SharedCircuit = field(default_factory=SharedCircuit)
     reported_state: CircuitState = CircuitState.CLOSED
 
@@ -215,7 +219,7 @@ class LocalCircuits:
             return
         due = not 0 <= now_ms - entry.fleet.circuit.judged_ms < machine.JUDGE_EVERY_MS
         if counted and due:
-            self._judge(entry, now_ms)  # bad news does not wait for the next report
+            self._judge(entry, now_ms)  # a failure is judged at once and not only at the next `sync`
 
     async def sync(self) -> tuple[CircuitChange, ...]:
         self.judge_all()
@@ -260,12 +264,12 @@ class LocalCircuits:
         return int(self._clock.mono() * 1000)
 
     def held(self, provider: str, group: CallGroup) -> Mapping[str, int]:
-        """By party: until when it is held."""
+        """By party, until when it is held."""
         entry = self._entries.get((provider, group))
         return entry.held if entry is not None else {}
 
     def hold(self, provider: str, group: CallGroup, party: str, until_ms: int) -> None:
-        """Hold a party, which the provider asked to wait: here, or elsewhere in the fleet."""
+        """Hold a party that the provider told to wait, either this sidecar or another one of the fleet."""
         held = self._entry(provider, group).held
         until_ms = max(until_ms, held.pop(party, 0))
         if until_ms > self.now_ms():
@@ -274,9 +278,9 @@ class LocalCircuits:
             del held[next(iter(held))]
 
     def adopt(self, provider: str, group: CallGroup, circuit: Circuit) -> None:
-        """Go on from where the fleet stood, or from the beginning. Times are those of this sidecar's clock."""
+        """Continue from the fleet's state, or from the initial one. Times are those of this sidecar's clock."""
         entry, now_ms = self._entry(provider, group), self.now_ms()
-        # Beyond both numberings, so that what was counted until now is not taken for this epoch's.
+        # Above both version numbers, so that earlier counts are not taken for this epoch's.
         number = max(entry.fleet.circuit.version, circuit.version) + 1
         adopted = replace(circuit, version=number, epoch=number, since_ms=circuit.since_ms or now_ms)
         self._set_fleet(entry, SharedCircuit(adopted), now_ms)
@@ -304,7 +308,7 @@ class LocalCircuits:
 
     def _judge(self, entry: _LocalEntry, now_ms: int) -> None:
         draw = self._chance.draw()
-        # First what time changes: what was counted until now belongs to the epoch that it ends.
+        # First apply the time that has passed. If it ends the epoch, the counts so far belong to the epoch that ended.
         self._set_fleet(entry, machine.advance(entry.fleet, now_ms), now_ms)
         row = entry.samples.row(now_ms)
         self._set_fleet(entry, machine.report(entry.fleet, _HERE, row, now_ms, draw, entry.samples.rules), now_ms)
@@ -332,7 +336,7 @@ def hold_until_ms(retry_after_s: float, now_ms: int) -> int:
 def circuit_status(
     key: CircuitKey, circuit: Circuit, now_ms: int, held: Mapping[str, int], *, fleet: bool, sidecars: int
 ) -> CircuitStatus:
-    """All times are of one clock, `held` included."""
+    """The status of a circuit. All times are of one clock, `held` included."""
     all_held_ms = max(circuit.gate_ms, held.get(EVERYONE, 0))
     until_ms = circuit.until_ms if circuit.state is CircuitState.OPEN or circuit.forced is not None else 0
     return CircuitStatus(

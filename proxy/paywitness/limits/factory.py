@@ -37,10 +37,10 @@ def local_limits(current_rules: CurrentRules, clock: Clock, chance: Randomness) 
 
 
 def limits_factory(url: str) -> LimitsFactory:
-    """Those of a `--limits` setting. Raises SettingsError for a URL that cannot be used; connects when first asked."""
+    """The limits of a `--limits` setting. Raises SettingsError for an unusable URL. Connects at first use."""
     if url == LOCAL:
         return local_limits
-    from paywitness.limits.redis_budgets import RedisBudgets  # a tenth of a second, which only a fleet's sidecars pay
+    from paywitness.limits.redis_budgets import RedisBudgets  # takes 0.1 s, which only a fleet's sidecars pay
     from paywitness.limits.redis_circuits import RedisCircuits
     from paywitness.limits.redis_scripts import RedisScriptRunner
 

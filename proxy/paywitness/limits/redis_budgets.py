@@ -1,11 +1,11 @@
 """The fleet's retry budgets, on Redis: one script, one round trip, all scopes or none.
 
-A local shadow counts everything beside them, so that it is warm when Redis is gone: then each sidecar has its part of
-the floors and the ratio of its own first attempts, and what is ambiguous and not repeatable is refused. All keys of a
-provider share a hash tag, so that they stand in one slot of a Redis Cluster.
+A local copy counts everything beside them, so that it is warm when Redis is unavailable. Then each sidecar has its part
+of the floors and the ratio of its own first attempts, and a retry that is ambiguous and not repeatable is refused. All
+keys of a provider share a hash tag, so that they are in one slot of a Redis Cluster.
 
-What was counted and not confirmed is told again only where it makes the budget smaller; what makes it larger (first
-attempts, successes, refunds) is told once at most. Either way an error makes the fleet retry less, never more.
+Counts that Redis did not confirm are sent again only if they make the budget smaller. Counts that make it larger (first
+attempts, successes, refunds) are sent once at most. Either way an error makes the fleet retry less, never more.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from paywitness.redis.pipeline import LuaScript
 
 BUDGET = LuaScript.load(Path(__file__).parent / "lua", "budget")
 _LINES_MAX = 200  # scopes in one call: about two milliseconds of Redis
-_AMBIGUOUS_LOCAL_MAX = 1  # retries of an intent after ambiguity, while nobody else can be heard
+_AMBIGUOUS_LOCAL_MAX = 1  # retries of an intent after ambiguity, while the other sidecars cannot be reached
 _KINDS = {BudgetScope.FAILURE_CLASS: "class", BudgetScope.INTENT: "intent"}
 
 
@@ -69,8 +69,8 @@ class RedisBudgets:
         *,
         server_time_ms: Callable[[], int] | None = None,
     ) -> None:
-        """`known_peers` is kept by the fleet's circuits. `server_time_ms` stands in for the server's TIME where a test
-        moves it."""
+        """The fleet's circuits keep `known_peers`. `server_time_ms` replaces the server's TIME in a test that moves the
+        clock."""
         self._scripts = scripts
         self._clock = clock
         self._chance = chance
@@ -104,7 +104,7 @@ class RedisBudgets:
         return found
 
     def _acquire_locally(self, ask: RetryRequest, lines: Sequence[BudgetLine]) -> Grant | BudgetRefusal:
-        """Redis is gone: this sidecar's part of the budget. The fleet hears of it later."""
+        """Redis is unavailable: use this sidecar's part of the budget. The fleet gets the counts later."""
         ambiguous = ask.cost >= COST_AMBIGUOUS
         if ambiguous and not ask.repeatable:
             return BudgetRefusal(
@@ -152,13 +152,13 @@ class RedisBudgets:
         await asyncio.gather(*(self._send_counts(group_key, counted) for group_key, counted in taken.items()))
 
     def remaining(self, provider: str, group: CallGroup = CallGroup.WRITE) -> dict[BudgetScope, float]:
-        """The fleet's, as last seen; this sidecar's own part while Redis is gone."""
+        """The fleet's units left, as last seen. While Redis is unavailable, those of this sidecar's own part."""
         if not self._scripts.available:
             return self._local.remaining(provider, group)
         return self._remaining.remaining((provider, group), self._now_ms())
 
     async def _send_counts(self, group_key: ProviderGroup, counted: Sequence[tuple[BudgetLine, BudgetCounts]]) -> None:
-        """All that was counted, in calls of bounded size. The provider's counts go with the first."""
+        """Send all counts, in calls of bounded size. The provider's counts go with the first call."""
         provider, *others = counted
         for start in range(0, max(1, len(others)), _LINES_MAX):
             head = provider if start == 0 else (provider[0], BudgetCounts())
@@ -170,7 +170,8 @@ class RedisBudgets:
                 self._requeue(group_key, lines, counts)
 
     def _requeue(self, group_key: ProviderGroup, lines: Sequence[BudgetLine], counts: Sequence[BudgetCounts]) -> None:
-        """For the next time; but what is older than a window would be counted in a window it does not belong to."""
+        """Keep the counts for the next flush. Counts older than a window are dropped, because they would be counted in
+        a window they do not belong to."""
         if self._clock.mono() - self._synced_mono > lines[0].window_ms / 1000:
             return
         for line, count in zip(lines, counts, strict=True):
@@ -199,7 +200,7 @@ class RedisBudgets:
         counts: Sequence[BudgetCounts],
         ask: RetryRequest | None,
     ) -> tuple[list[str], list[Argument]]:
-        """The script's KEYS and ARGV, in the order that its head tells."""
+        """The script's KEYS and ARGV, in the order that the script's first lines give."""
         keys = [self._key(group_key, line) for line in lines]
         now = self._server_time_ms() if self._server_time_ms is not None else ""
         arguments: list[Argument] = [now, *cost_terms(ask)]
@@ -211,10 +212,10 @@ class RedisBudgets:
 
     def _key(self, group_key: ProviderGroup, line: BudgetLine) -> str:
         name = line.name
-        if line.scope is BudgetScope.ACCOUNT:  # what a caller calls an account may be anything
+        if line.scope is BudgetScope.ACCOUNT:  # the name of an account may be anything that a caller sent
             name = hashlib.sha256(name.encode()).hexdigest()[:20]
-        # `tally` of a scope is the earlier release's, which counts a timeout as four failed attempts in a row. What an
-        # intent has used means the same in both.
+        # The key `tally` of a scope is the earlier release's, which counts a timeout as four failed attempts in a row.
+        # The units that an intent has used mean the same in both.
         kind = "tally" if line.scope is BudgetScope.INTENT else "tally2"
         return f"{self._prefix}:budget:{{{group_key[0]}}}:{kind}:{group_key[1]}:{line.scope}:{name}"
 

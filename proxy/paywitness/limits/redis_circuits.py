@@ -1,9 +1,10 @@
-"""The fleet's circuits: each sidecar's row goes to one Redis, the fleet's state comes back, in one script call.
+"""The fleet's circuits: one script call sends this sidecar's row to Redis and returns the fleet's state.
 
-Who speaks? The fleet, where its circuit is not simply passing calls. Else this sidecar's own circuits, which always run
-beside it: a lone bad node opens for itself. When the store is gone they go on from where the fleet stood (an OPEN lasts
-to its end, then this sidecar probes for itself), and when it is back the fleet speaks again. Nothing of it is asked
-for on the path of a call, except the lease of a probe; and of those this sidecar asks for one at a time.
+Which circuit decides? If the fleet's circuit restricts calls, it decides. Otherwise this sidecar's own circuit does,
+which always runs beside it, so that one sidecar with a bad network opens for itself. If the store is unavailable, the
+local circuit continues from the fleet's state: an OPEN lasts to its end, then this sidecar probes for itself. When the
+store is back, the fleet's circuit decides again. On the path of a call Redis is used only for the lease of a probe, and
+this sidecar requests one such lease at a time.
 """
 
 from __future__ import annotations
@@ -54,26 +55,26 @@ from paywitness.randomness import Randomness
 from paywitness.redis.pipeline import LuaScript
 
 CIRCUIT = LuaScript.load(Path(__file__).parent / "lua", "circuit")
-LOST_AFTER_MS = machine.STALE_MS  # so long unheard, we are gone for the fleet, and it for us
-# The circuit's fields between its state and the operator's words, as the script gives them.
+LOST_AFTER_MS = machine.STALE_MS  # after so long without a report the fleet ignores us, and we ignore its state
+# The circuit's fields between its state and the operator's command, in the script's order.
 _NUMBER_FIELDS = (
     *("version", "epoch", "since_ms", "until_ms", "opened", "ok", "bad"),
     *("patience_ms", "troubled_ms", "gate_ms", "judged_ms"),
 )
-_SYNCS_AT_ONCE = 32  # reports in one go: more would make the last of them wait too long for their answer
-_PROBE_DENIED_MS = 100  # no probe was free: not asked again before this
+_SYNCS_AT_ONCE = 32  # reports at the same time: with more the last ones would wait too long for their reply
+_PROBE_DENIED_MS = 100  # if no probe was free, none is requested again before this
 
 
 @dataclass(frozen=True, slots=True)
 class CircuitReply:
-    """What the script says, in the store's time."""
+    """The script's reply, in the store's time."""
 
     granted: bool
     now_ms: int
     sidecars: int
     circuit: Circuit
-    holds_seen: int | None  # up to which change of holds it tells; None: it tells nothing of holds
-    holds: Mapping[str, int]  # those that changed, by party: until when
+    holds_seen: int | None  # the last change of holds that it covers; None: it has no holds
+    holds: Mapping[str, int]  # the holds that changed, by party: until when
 
     @classmethod
     def read(cls, reply: Sequence[Any]) -> CircuitReply:
@@ -91,7 +92,8 @@ def _text(part: Any) -> str:
 
 
 def keys_of(prefix: str, provider: str, group: CallGroup) -> list[str]:
-    """All in one slot of a cluster: the provider is the hash tag. The first three are an earlier release's too."""
+    """The keys of a circuit, all in one slot of a cluster: the provider is the hash tag. An earlier release uses the
+    first three too."""
     stem = f"{prefix}:circuit:{{{provider}}}:{group}"
     return [f"{stem}:{name}" for name in ("state", "rows", "leases", "holds", "holds-asked", "asked")]
 
@@ -103,7 +105,8 @@ def _rule_arguments(rules: CircuitRules) -> tuple[Argument, ...]:
 
 
 def report_arguments(sidecar: str, row: SidecarReport, now_ms: int, holds_seen: int) -> list[Argument]:
-    """What follows the verb and the rules: the row, and what the provider asked since the last one."""
+    """The arguments after the verb and the rules: the row, and the waits that the provider requested since the last
+    row."""
     counts = (*_count_arguments(row.recent), *_count_arguments(row.whole), row.recent.asked, row.whole.asked)
     asks = [part for party, until_ms in row.asks.items() for part in (party, max(0, until_ms - now_ms))]
     return [sidecar, row.epoch, *counts, holds_seen, *asks]
@@ -115,16 +118,16 @@ def _count_arguments(counts: HealthCounts) -> tuple[Argument, ...]:
 
 @dataclass(slots=True)
 class _FleetEntry:
-    samples: CircuitSamples  # for the row; this sidecar's own circuit has another, for its epochs are others
+    samples: CircuitSamples  # for the row; the local circuit has its own, because its epochs differ
     shared: Circuit | None = None  # in the store's time
-    offset_ms: int = 0  # our clock less the store's
+    offset_ms: int = 0  # our clock minus the store's
     synced_ms: int = 0  # our clock
     sidecars: int = 1
-    holds_seen: int = 0  # up to which change of the fleet's holds we know them
+    holds_seen: int = 0  # the last change of the fleet's holds that we know
     detached: bool = True
-    requesting_probe: bool = False  # for a probe
+    requesting_probe: bool = False  # a request for a probe is under way
     probe_denied_until_ms: int = 0
-    unsent_votes: dict[str, str] = field(default_factory=dict)  # by lease: votes that the store did not hear
+    unsent_votes: dict[str, str] = field(default_factory=dict)  # by lease: votes that the store did not confirm
     reported_state: CircuitState = CircuitState.CLOSED
 
 
@@ -139,7 +142,7 @@ class RedisCircuits:
         known_peers: KnownPeers,
         listener: SampleListener | None = None,
     ) -> None:
-        """`known_peers` is filled here, for the budgets: every sidecar reports, also one without calls."""
+        """`known_peers` is filled here, for the budgets. Every sidecar reports, even one without calls."""
         self._scripts = scripts
         self._known_peers = known_peers
         self._prefix = prefix
@@ -198,7 +201,7 @@ class RedisCircuits:
             reply = await self._run("take", provider, group, entry, lease, probe_lease_ms(per_try_s))
         except StoreUnavailable:
             reply = None
-            _keep_unsent_vote(entry, lease, "")  # should it have been granted
+            _keep_unsent_vote(entry, lease, "")  # because the store may have granted it
         finally:
             entry.requesting_probe = False
         if reply is not None and reply.granted:
@@ -263,7 +266,7 @@ class RedisCircuits:
         return _governs(entry.shared, self._local.now_ms() - entry.offset_ms)
 
     async def _sync_one(self, provider: str, group: CallGroup) -> None:
-        """Our row goes, the fleet's state comes."""
+        """Send our row and read the fleet's state."""
         entry, now_ms = self._entry(provider, group), self._local.now_ms()
         row: SidecarReport | None = entry.samples.row(now_ms)
         assert row is not None
@@ -274,12 +277,13 @@ class RedisCircuits:
             await self._send_unsent_votes(provider, group, entry)
         except StoreUnavailable:
             if row is not None:
-                entry.samples.put_back(row.asks, now_ms)  # told twice, a hold is one
+                entry.samples.put_back(row.asks, now_ms)  # a hold that is sent twice counts once
             if not entry.detached and self._local.now_ms() - entry.synced_ms >= LOST_AFTER_MS:
                 self._detach(provider, group, entry)
 
     async def _send_unsent_votes(self, provider: str, group: CallGroup, entry: _FleetEntry) -> None:
-        """A lease that nobody gives back holds up the others until it is over. Said twice, a vote counts once."""
+        """Send votes again that the store did not confirm. A lease that nobody gives back blocks other probes until it
+        is over. A vote that is sent twice counts once."""
         for lease, vote in tuple(entry.unsent_votes.items()):
             await self._run("vote", provider, group, entry, lease, vote)
             entry.unsent_votes.pop(lease, None)
@@ -291,7 +295,7 @@ class RedisCircuits:
         found = await self._scripts.run(CIRCUIT, keys_of(self._prefix, provider, group), arguments)
         try:
             reply = CircuitReply.read(found)
-        except ValueError as error:  # a state that only a later version of us knows
+        except ValueError as error:  # a state that only a later version knows
             raise StoreUnavailable("circuit: a reply that cannot be read") from error
         self._apply_reply(provider, group, entry, reply)
         return reply
@@ -307,10 +311,10 @@ class RedisCircuits:
         for party, until_ms in reply.holds.items():
             self._local.hold(provider, group, party, until_ms + entry.offset_ms)
         if _restricts(entry.shared) and not restricted:
-            self._local.adopt(provider, group, Circuit())  # the fleet knows, and will say when it is over
+            self._local.adopt(provider, group, Circuit())  # the fleet's circuit decides, and will end the restriction
 
     def _detach(self, provider: str, group: CallGroup, entry: _FleetEntry) -> None:
-        """Go on alone: from where the fleet stood, if it was not simply passing calls."""
+        """Continue with the local circuit: from the fleet's state, if that restricts calls."""
         if entry.shared is not None and self._fleet_governs(entry):
             self._local.adopt(provider, group, _in_local_time(entry.shared, entry.offset_ms))
         entry.detached = True
@@ -328,7 +332,7 @@ class RedisCircuits:
 
 
 def _keep_unsent_vote(entry: _FleetEntry, lease: str, vote: str) -> None:
-    """Until the next report; of more than there can be leases the oldest is over anyway."""
+    """Keep a vote until the next report. The number of leases is bounded, so beyond it the oldest is over anyway."""
     entry.unsent_votes[lease] = vote
     while len(entry.unsent_votes) > machine.PROBES_MAX:
         del entry.unsent_votes[next(iter(entry.unsent_votes))]

@@ -1,11 +1,11 @@
-"""Lua scripts on Redis, for limits: one bounded try each, never a second by itself, and a small breaker around them.
+"""Lua scripts on Redis, for limits: one bounded try each, no retry, and a small breaker around them.
 
-A limit is asked on the path of a call, so it is given a few hundredths of a second and then its owner goes on locally.
-A script whose reply was lost may have run: nothing here sends it again. After three failures in a row nobody waits at
-all, for one to five seconds; then one call tries, and if it gets through all do.
+A limit is on the path of a call, so a script has a few hundredths of a second. After that its owner goes on locally.
+A script whose reply was lost may have run, so nothing here sends it again. After three failures in a row no call uses
+Redis for one to five seconds. Then one call tries, and if it succeeds all calls use Redis again.
 
-One Redis is asked through `paywitness.redis.pipeline`, as the journal's is. A Redis Cluster is left to redis-py, one
-call at a time: a pipeline would span its nodes.
+A single Redis is called through `paywitness.redis.pipeline`, as the journal's is. For a Redis Cluster redis-py is used,
+one call at a time, because a pipeline would span its nodes.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ _BATCH_MAX = 64  # scripts in one pipeline: the largest takes about 2 ms of Redi
 _CLUSTER_CONNECT_S = 0.1
 _FAILURES_MAX = 3
 _PAUSE_S, _PAUSE_GROWTH, _PAUSE_MAX_S = 1.0, 1.5, 5.0
-_PAUSE_SPREAD = 0.2  # of the pause, either way: a fleet does not come back in step
+_PAUSE_SPREAD = 0.2  # of the pause, either way, so that the sidecars of a fleet do not all return at once
 
 Argument = str | int | float
 _RunScript = Callable[[LuaScript, Sequence[str], Sequence[str]], Awaitable[Any]]
 
 
 class ScriptRunner(Protocol):
-    """What a limit needs of Redis."""
+    """The interface to Redis for a limit."""
 
     @property
     def available(self) -> bool:
-        """Whether it is worth asking now. False costs nothing: go on locally."""
+        """Whether a call to Redis is likely to succeed now. If False, go on locally."""
         ...
 
     async def run(self, script: LuaScript, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
@@ -55,7 +55,7 @@ class ScriptRunner(Protocol):
 
 
 class StoreBreaker:
-    """Whether Redis is worth asking. Pure but for the clock and the draw that come in."""
+    """Whether a call to Redis is likely to succeed. Pure, except for the clock and the random draw."""
 
     def __init__(self, clock: Clock, chance: Randomness) -> None:
         self._clock = clock
@@ -73,7 +73,7 @@ class StoreBreaker:
         return not self._probing and self._clock.mono() >= self._paused_until_mono
 
     def call_started(self) -> None:
-        """A call goes out. After a pause it is the only one until it has ended."""
+        """A call starts. After a pause no other call starts before it has ended."""
         self._probing = self._failures >= _FAILURES_MAX
 
     def succeeded(self) -> None:
@@ -82,13 +82,13 @@ class StoreBreaker:
         self._failures, self._pauses, self._probing = 0, 0, False
 
     def call_cancelled(self) -> None:
-        """The one who asked was cancelled: that says nothing of Redis."""
+        """The caller was cancelled, which shows nothing about Redis."""
         self._probing = False
 
     def failed(self, error: str) -> None:
         self._probing = False
         if self._failures >= _FAILURES_MAX and self._clock.mono() < self._paused_until_mono:
-            return  # a call of before the pause
+            return  # the call began before the pause
         self._failures += 1
         if self._failures < _FAILURES_MAX:
             return
@@ -115,7 +115,7 @@ class RedisScriptRunner:
     def open(
         cls, target: RedisTarget, clock: Clock, chance: Randomness, timeout_s: float = LIMITS_CALL_TIMEOUT_S
     ) -> RedisScriptRunner:
-        """It connects when it is first used."""
+        """Make a runner. It connects at first use."""
         if target.cluster:
             cluster = _ClusterScripts(target, timeout_s)
             return cls(cluster.run, cluster.close, clock, chance)
@@ -144,7 +144,8 @@ class RedisScriptRunner:
 
 
 def pipeline_options(timeout_s: float = LIMITS_CALL_TIMEOUT_S) -> PipelineOptions:
-    """A replica is noticed by its first READONLY: to ask for its role would cost a round trip in so short a time."""
+    """The pipeline's options. A replica is noticed by its first READONLY, because an inquiry for its role would cost a
+    round trip of a short time limit."""
     return PipelineOptions(timeout_s, _BATCH_MAX, checks_role=False, close_timeout_s=0.0)
 
 

@@ -1,7 +1,8 @@
 """The PolicyBook: all policies at one revision, immutable. And how a directory of files becomes one.
 
 Matching is by provider, method and number of path segments first, then template by template in the order of the file.
-What a path without parameters matches is known when the book is made. The `where` of an operation is `recognise`'s.
+The matches of a path without parameters are computed when the book is made. `recognise` evaluates an operation's
+`where`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _Index = Mapping[tuple[str, str, int], tuple[tuple[Policy, Route], ...]]
 
 @dataclass(frozen=True, slots=True)
 class PolicyBook:
-    """All providers of a directory at one revision. Never changed: a reload makes another one."""
+    """All providers of a directory at one revision. It never changes: a reload makes another one."""
 
     providers: Mapping[str, Provider]
     revision: str
@@ -36,7 +37,7 @@ class PolicyBook:
     _by_literal_path: Mapping[tuple[str, str, tuple[str, ...]], Candidates] = field(repr=False, compare=False)
     providers_with_fallback: frozenset[str] = (
         frozenset()
-    )  # providers of which another route may have made what they are asked for
+    )  # a payment that a call to one of these providers names may have been made by another route
 
     @classmethod
     def of(cls, providers: Iterable[Provider]) -> PolicyBook:
@@ -87,7 +88,7 @@ class CurrentPolicies:
 
 
 def _matches_wildcard(pattern: str, host: str) -> bool:
-    """The star stands for one label or the beginning of one, never for several."""
+    """Whether the host matches. The star stands for one label or the beginning of one, never for several."""
     covered = host[: len(host) - len(pattern) + 1]
     return pattern.startswith("*") and host.endswith(pattern[1:]) and bool(covered) and "." not in covered
 
@@ -118,12 +119,12 @@ def compile_content(content: bytes, source: str) -> CompiledFile:
 
 
 def load_content(content: bytes, source: str) -> Provider:
-    """As `compile_content`, the provider alone: for a policy revision that the journal kept."""
+    """As `compile_content`, but only the provider: for a policy revision that the journal kept."""
     return compile_content(content, source).provider
 
 
 def read_policy_file(path: Path) -> bytes:
-    """The file's bytes, no more than one over the bound. Raises PolicyError where it cannot be read."""
+    """The file's bytes, at most one more than the bound. Raises PolicyError if the file cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(FILE_BYTES_MAX + 1)
@@ -135,7 +136,7 @@ def policy_files(directory: Path) -> list[Path]:
     """The policy files of a directory by name: *.yaml and *.yml, none hidden (Kubernetes keeps `..data` there)."""
     try:
         named = [path for path in directory.iterdir() if path.suffix in _SUFFIXES and not path.name.startswith(".")]
-        # A link that leads nowhere is kept: to read it is an error, and not a provider that silently is not there.
+        # A broken link is kept: to read it is an error. If it were skipped, its provider would be missing silently.
         found = sorted(path for path in named if path.is_file() or path.is_symlink())
     except OSError as error:
         why = error.strerror or type(error).__name__
@@ -151,7 +152,7 @@ def load_directory(directory: Path) -> PolicyBook:
 
 
 def load_contents(contents: Mapping[str, bytes], directory: str) -> PolicyBook:
-    """The book of files that were read already, by their paths."""
+    """The book of files that are read already, by their paths."""
     if not contents:
         raise PolicyError(
             (
@@ -174,7 +175,7 @@ def load_contents(contents: Mapping[str, bytes], directory: str) -> PolicyBook:
 
 
 def cross_file_problems(files: list[CompiledFile], *, complete: bool) -> list[str]:
-    """What files contradict each other in: names, hosts and ports given twice, fallbacks that do not fit."""
+    """The contradictions between files: names, hosts and ports given twice, fallbacks that do not fit."""
     problems = []
     seen: dict[tuple[str, str], str] = {}
     for found in files:

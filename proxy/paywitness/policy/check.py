@@ -238,11 +238,11 @@ def describe_doubt(policy: Policy) -> str:
     contract, resolve = policy.contract, policy.resolve
     steps = []
     if policy.inquiries:
-        steps.append("asked by " + ", else ".join(_describe_inquiry(inquiry) for inquiry in policy.inquiries))
+        steps.append("inquiry by " + ", else ".join(_describe_inquiry(inquiry) for inquiry in policy.inquiries))
     if contract.webhook_expected:
         steps.append("reported by a webhook")
     if contract.webhook_hints:
-        steps.append("asked at once when a webhook hints at it")
+        steps.append("inquiry at once if a webhook hints at it")
     resends = contract.errors_under_key in {ErrorsUnderKey.REPLAYED, ErrorsUnderKey.REEXECUTED}
     if contract.dedupes and resends and resolve.resend_for_s > 0:
         steps.append(f"re-sent for {duration_text(resolve.resend_for_s)} if that is safe")
@@ -258,7 +258,7 @@ def describe_doubt(policy: Policy) -> str:
 def describe_action(policy: Policy) -> str:
     """What happens to a payment that its customer must confirm, and does not."""
     expires = duration_text(policy.resolve.action_expires_s)
-    asked = f"asked about after {expires}" if policy.inquiries else f"over after {expires}, without a way to inquire"
+    asked = f"inquiry after {expires}" if policy.inquiries else f"over after {expires}, without a way to inquire"
     if policy.resolve.cancels_expired_action:
         return f"{asked}; cancelled if it is shown that the customer has still not acted, else set aside"
     return f"{asked}; set aside if the customer has still not acted"
@@ -306,7 +306,7 @@ def describe_contract(contract: ProviderContract) -> str:
         key = f"key as {contract.send_as}, remembered {window}{_assumed(contract, 'window')}"
         errors = f"errors {contract.errors_under_key}{_assumed(contract, 'errors_under_key')}"
         key += f", {errors}: {_RESEND_TEXTS[contract.errors_under_key]}"
-    asked = "can be asked" if contract.supports_inquiry else "cannot be asked"
+    asked = "inquiries possible" if contract.supports_inquiry else "no inquiries"
     hints = "; a webhook is only a hint" if contract.webhook_hints else ""
     return f"{key}; {asked}" + ("; a webhook is expected" if contract.webhook_expected else hints)
 

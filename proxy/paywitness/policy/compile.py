@@ -1,4 +1,4 @@
-"""A whole file: its top level, its operations, and what only shows when all of it is seen together."""
+"""A whole file: its top level, its operations, and the checks that need all of it together."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from paywitness.policy.reading.value_readers import (
 from paywitness.policy.schema import FILE, IDEMPOTENCY, TIMEOUTS
 from paywitness.policy.unkept_promises import warn_of_unkept_promises
 
-# RFC 9457's own, and those that say what became of the money. The provider's shape stands beside them.
+# The members of RFC 9457, and those that report the effect on the money. The provider's own members are beside them.
 _PROBLEM_MEMBERS = frozenset(
     {"type", "title", "status", "detail", "instance"}
     | {"outcome", "sent", "operation", "side_effect_may_exist", "advice", "next_check_at"}
@@ -60,7 +60,7 @@ _REVISION_LENGTH = 16  # hexadecimal digits: 64 bits, for a set of files that pe
 
 @dataclass(frozen=True, slots=True)
 class CompiledFile:
-    """A provider, and what must still be held against the other files."""
+    """A provider, and the values that must still be compared with the other files."""
 
     provider: Provider
     warnings: tuple[str, ...]
@@ -94,8 +94,8 @@ def compile_file(document: MapNode, source: str, problems: FileProblems) -> Comp
 
 
 def _continued(policies: tuple[Policy, ...], account: tuple[FieldRef, ...]) -> tuple[Policy, ...]:
-    """The policies as they are if one of them goes on with a payment that an earlier call began. Its body may not name
-    the account, and then it finds its payment by the name that the response shows, in whichever account."""
+    """The policies, changed if one of them continues a payment that an earlier call began. The body of such a call may
+    not name the account. Then it finds its payment in any account, by the name that the response shows."""
     goes_on = any(each.payment.continues or (each.kind.pays and each.payment.acts_on) for each in policies)
     if not goes_on or not any(selector.kind is FieldKind.BODY for selector in account):
         return policies
@@ -144,7 +144,7 @@ def _read_shared(file: Section, revision: str) -> SharedRules:
 
 
 def _has_money(file: Section) -> bool:
-    """Whether some operation says where its amount and currency stand."""
+    """Whether some operation names the fields of its amount and currency."""
     nodes = (entry.node for entry in file.entries("operations"))
     return any(isinstance(node, MapNode) and {"amount", "currency"} <= node.entries.keys() for node in nodes)
 
@@ -215,7 +215,8 @@ _SECRET_HEADERS = _NOT_AN_ACCOUNT | {"set-cookie", "authentication-info"}
 
 
 def _read_request_id(file: Section) -> str:
-    """The response header that names a request, for the provider's support. It is kept and shown: nothing secret."""
+    """The response header that names a request, for the provider's support. It is stored and shown, so it must hold no
+    secret."""
     found = file.read("request_id", field_ref(FieldKind.HEADER))
     if found is not None and found.name.lower() in _SECRET_HEADERS:
         file.add_problem("request_id", f"{found.name} may hold a secret, and a request id is kept and shown")
@@ -236,7 +237,7 @@ def _read_account(file: Section) -> tuple[FieldRef, ...]:
 def _read_merchant(file: Section, account: tuple[FieldRef, ...]) -> str:
     found = file.read_or("merchant", name, "")
     selectors = [str(selector) for selector in account if selector.kind is not FieldKind.CONST]
-    if found and selectors and not file.has("accounts"):  # else it is only that of the accounts listed there
+    if found and selectors and not file.has("accounts"):  # otherwise it is the merchant of the accounts listed there
         file.add_warning(
             "merchant",
             f"makes one merchant of all accounts that {' and '.join(selectors)} can name: equal order numbers of two "
@@ -267,9 +268,9 @@ def _check_problem(file: Section) -> None:
 
 
 def _check_provider_level(file: Section) -> None:
-    """Read the provider's own blocks by themselves: what every operation overrides must still be readable.
+    """Read the provider's own blocks by themselves: a block that every operation overrides must still be valid.
 
-    Done before the operations, so that a problem here is not taken for one of theirs.
+    This is done before the operations are read, so that a problem here is not reported as one of theirs.
     """
     idempotency = file.child("idempotency", IDEMPOTENCY)
     if idempotency is not None and idempotency.has("send_as"):
@@ -283,7 +284,7 @@ def _check_provider_level(file: Section) -> None:
 
 
 def _check_names(file: Section, policies: tuple[Policy, ...]) -> None:
-    """Two operations under one name in keys would be one operation."""
+    """Refuse two operations with one name in keys, because they would count as one operation."""
     entries = {entry.name: entry for entry in file.entries("operations")}
     seen: dict[str, str] = {}
     for policy in policies:
@@ -295,7 +296,7 @@ def _check_names(file: Section, policies: tuple[Policy, ...]) -> None:
 
 
 def _check_routes(file: Section, policies: tuple[Policy, ...]) -> None:
-    """An operation that no call can reach, because an earlier one takes all of its calls."""
+    """Refuse an operation that no call can reach because an earlier one takes all of its calls."""
     entries = {entry.name: entry for entry in file.entries("operations")}
     for index, later in enumerate(policies):
         for earlier in policies[:index]:
@@ -314,7 +315,7 @@ def _covers_all_calls(earlier: Policy, later: Policy, path: Route) -> bool:
 
 
 def _check_inquiries(file: Section, policies: tuple[Policy, ...]) -> None:
-    """A look-up by POST that is itself one of the file's operations would pay where it should ask."""
+    """Refuse an inquiry by POST that is itself one of the file's operations, because it would make a payment."""
     entries = {entry.name: entry for entry in file.entries("operations")}
     for policy in policies:
         for inquiry in policy.inquiries:

@@ -138,7 +138,9 @@ def _unaskable_lines(policy: Policy, failure: ResultClass, decision: Decision) -
     """That the inquiry which was decided on has to wait, if only an answer could show by what to ask."""
     if decision.action is not Action.STATUS_INQUIRY or failure not in _NO_RESPONSE or not needs_answer_first(policy):
         return ()
-    return ("  but:      'ask' needs the provider's reference: nobody can be asked before an answer or event shows it",)
+    return (
+        "  but:      'ask' needs the provider's reference: no inquiry is possible before a response or event shows it",
+    )
 
 
 def _shadow_lines(policy: Policy, failure: ResultClass) -> tuple[str, ...]:

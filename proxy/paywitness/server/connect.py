@@ -1,8 +1,8 @@
 """CONNECT: a connection that begins with it, or may begin with it, is taken over from its ServerConnection.
 
-For a host of a policy the caller is shown a certificate of the local authority, and from then on it is a
-ServerConnection again; another host is refused, or joined to the caller by a tunnel. First bytes that turn out to be a
-plain request go back to a ServerConnection as they are.
+If a policy names the host, the caller gets a certificate of the local authority, and from then on a ServerConnection
+serves it again. Any other host is refused, or joined to the caller by a tunnel. If the first bytes turn out to be a
+plain request, they go back to a ServerConnection unchanged.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ if TYPE_CHECKING:
     from paywitness.server.listener import ConnectionRegistry  # the listener imports this module
 
 # --- Tunnels
-# Bytes between two connections, untouched: for hosts that no policy names, where the configuration lets them pass.
+# Bytes between two connections, untouched: for hosts that no policy names, if the configuration lets them pass.
 #
-# Nothing is read, counted but by its connections, or kept. A side that takes nothing stops the other one's reading.
+# A tunnel reads no content and keeps nothing; only its connections are counted. If one side takes no more bytes, we
+# stop reading from the other.
 
 _IDLE_S = 600.0  # without a byte either way
-_QUIET_S = 1.0  # after which a tunnel is taken to carry nothing that a drain would cut
+_QUIET_S = 1.0  # after this long without a byte a drain may cut the tunnel
 
 
 class _TunnelEnd(asyncio.Protocol):
@@ -62,7 +63,7 @@ class _TunnelEnd(asyncio.Protocol):
             self._tunnel.close()
         elif other.wire is not None and not other.wire.is_closing():
             other.wire.write_eof()
-        return True  # the other way may still carry
+        return True  # the other direction may still carry bytes
 
     def pause_writing(self) -> None:
         if self.other is not None and self.other.wire is not None:
@@ -97,7 +98,7 @@ class Tunnel:
         return self._loop.time() - self._active_mono > _IDLE_S
 
     def close(self) -> None:
-        """What was written still leaves; a side that has gone takes the other with it."""
+        """Close both sides, after the bytes that were written have left. If one side is gone, this ends the other."""
         for end in (self.near, self.far):
             if end.wire is not None:
                 end.wire.close()
@@ -114,11 +115,11 @@ class Tunnel:
 
 _CONNECT = b"CONNECT "
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
-HANDSHAKE_S_MIN = 0.1  # no timeout at all is an error to the loop
+HANDSHAKE_S_MIN = 0.1  # the loop refuses a timeout of zero
 
 
 class TunnelDialer(Protocol):
-    """How tunnels are joined to what no policy names; `paywitness.upstream.dial` in production."""
+    """Connects tunnels to hosts that no policy names; `paywitness.upstream.dial` in production."""
 
     async def connect(self, host: str, port: int, protocol: asyncio.Protocol) -> str | None: ...
 
@@ -129,19 +130,19 @@ class TunnelDialer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class InterceptConfig:
-    """What a ConnectHandler needs to know of the rest of the server."""
+    """The configuration and the parts of the server that a ConnectHandler needs."""
 
-    provider_at: Callable[[str], str | None]  # whose host this is; None: no policy names it
+    provider_at: Callable[[str], str | None]  # the provider of a host; None: no policy names the host
     context_for: Callable[
         [str], ssl.SSLContext | None
-    ]  # what a policy's host is shown; None: there is no authority, or it does not cover the host
-    tunnel_dialer: TunnelDialer  # where tunnels lead
+    ]  # for callers of a policy's host; None: there is no authority, or it does not cover the host
+    tunnel_dialer: TunnelDialer  # connects tunnels
     unlisted: Unlisted
     tasks: Tasks
 
 
 class ConnectHandler(asyncio.Protocol):
-    """One connection until it is known what it is; or for as long as it is a tunnel."""
+    """One connection, until it is known whether it is CONNECT, or for as long as it is a tunnel."""
 
     def __init__(
         self, registry: ConnectionRegistry, serve: ServeRequest, intercept: InterceptConfig, due_mono: float
@@ -158,7 +159,7 @@ class ConnectHandler(asyncio.Protocol):
         self._tunnel: Tunnel | None = None
         self._task: asyncio.Task[None] | None = None
 
-    # -- what the loop tells us
+    # -- called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         wire = cast(asyncio.Transport, transport)
@@ -184,7 +185,7 @@ class ConnectHandler(asyncio.Protocol):
         except RequestRejected as rejection:
             self._reject(rejection)
 
-    # -- what the server asks
+    # -- called by the server
 
     @property
     def is_idle(self) -> bool:
@@ -213,7 +214,7 @@ class ConnectHandler(asyncio.Protocol):
 
     def check_timeouts(self, now: float) -> None:
         if self._tunnel is not None:
-            self._registry.changed.set()  # it may have fallen quiet
+            self._registry.changed.set()  # the tunnel may have become quiet
             if self._tunnel.is_expired:
                 self._tunnel.abort()
         elif now >= self._due_mono:
@@ -223,7 +224,7 @@ class ConnectHandler(asyncio.Protocol):
     # -- a plain request
 
     def _hand_to_connection(self, ingress: Ingress, wire: asyncio.Transport | None = None) -> None:
-        """From here a Connection has it, and what has come so far."""
+        """Hand the connection, and the bytes that have come so far, to a ServerConnection."""
         wire = wire or self._wire
         buffered, self._buffered = self._buffered, b""
         self._unregister()
@@ -238,7 +239,7 @@ class ConnectHandler(asyncio.Protocol):
     # -- CONNECT
 
     def _read_connect(self, head: bytes) -> tuple[str, int] | None:
-        """Whom it asks for; None while the head is not whole. Raises RequestRejected."""
+        """The host and port that it asks for; None while the head is not whole. Raises RequestRejected."""
         parser = RequestParser(self._registry.limits)
         parser.feed(head)
         request = parser.next_request()
@@ -257,7 +258,7 @@ class ConnectHandler(asyncio.Protocol):
             reject_unlisted(self._intercept, host, port)
             self._start_task(self._open_tunnel(wire, host, port, greeting=_ESTABLISHED))
             return
-        if port == HTTP_PORT:  # some clients ask for a tunnel also where nothing is encrypted
+        if port == HTTP_PORT:  # some clients ask for a tunnel even to plain HTTP
             wire.write(_ESTABLISHED)
             self._buffered = b""
             self._hand_to_connection(Ingress(provider, host, port))
@@ -267,7 +268,7 @@ class ConnectHandler(asyncio.Protocol):
                 Problem.PROVIDER_NOT_ALLOWED, f"Of {host} ports {HTTPS_PORT} and {HTTP_PORT} are served."
             )
         context = tls_context_for_host(self._intercept, host)
-        wire.pause_reading()  # what comes next is for TLS
+        wire.pause_reading()  # the next bytes are for TLS
         wire.write(_ESTABLISHED)
         self._buffered = b""
         self._start_task(self._intercept_tls(wire, context, Ingress(provider, host)))
@@ -275,7 +276,7 @@ class ConnectHandler(asyncio.Protocol):
     # -- TLS, and tunnels
 
     async def _intercept_tls(self, wire: asyncio.Transport, context: ssl.SSLContext, ingress: Ingress) -> None:
-        """Shake hands as the host, then serve it as any other connection."""
+        """Do the TLS handshake as the host, then serve it as any other connection."""
         early = _HandshakeBuffer()
         limits = self._registry.limits
         self._due_mono = inf  # the handshake has its own bound
@@ -288,7 +289,7 @@ class ConnectHandler(asyncio.Protocol):
                 ssl_handshake_timeout=max(HANDSHAKE_S_MIN, self._head_due_mono - self._loop.time()),
                 ssl_shutdown_timeout=limits.linger_s,
             )
-        except (OSError, TimeoutError) as error:  # what TLS raises is an OSError too
+        except (OSError, TimeoutError) as error:  # ssl.SSLError is an OSError
             self._registry.counters.refused[TLS_FAILED] += 1
             log_refused_certificate(ingress.host or "", error, self._user_agent)
             wire.abort()
@@ -365,7 +366,7 @@ def take_over_connect(
 
 
 class _HandshakeBuffer(asyncio.Protocol):
-    """Keeps what comes with the end of a handshake until its Connection is there."""
+    """Keeps the bytes that come with the end of a handshake until the ServerConnection is there."""
 
     def __init__(self) -> None:
         self.received = b""
@@ -379,7 +380,7 @@ class _HandshakeBuffer(asyncio.Protocol):
 
 
 def reject_unlisted(intercept: InterceptConfig, host: str, port: int) -> None:
-    """Raises RequestRejected where a host that no policy names may not be reached through us."""
+    """Raises RequestRejected if this host, which no policy names, may not be reached through us."""
     if port != HTTPS_PORT:
         raise RequestRejected(Problem.PROVIDER_NOT_ALLOWED, f"Tunnels lead to port {HTTPS_PORT} alone.")
     if intercept.unlisted is not Unlisted.TUNNEL:
@@ -389,7 +390,8 @@ def reject_unlisted(intercept: InterceptConfig, host: str, port: int) -> None:
 
 
 def tls_context_for_host(intercept: InterceptConfig, host: str) -> ssl.SSLContext:
-    """What a caller of this host is shown. Raises RequestRejected where there is nothing that it would believe."""
+    """The TLS context with our certificate for this host. Raises RequestRejected if the local authority covers no such
+    host."""
     context = intercept.context_for(host)
     if context is None:
         raise RequestRejected(
@@ -399,7 +401,7 @@ def tls_context_for_host(intercept: InterceptConfig, host: str) -> ssl.SSLContex
 
 
 def _authority(request: IncomingRequest) -> tuple[str, int]:
-    """`host:port`, which Host must repeat; HTTP/1.0 may leave Host out. Raises RequestRejected."""
+    """Host and port of CONNECT. Host must name the same; HTTP/1.0 may leave it out. Raises RequestRejected."""
     requested = host_and_port(request.target)
     if requested is None or requested[1] is None:
         raise malformed("CONNECT asks for host:port.")

@@ -1,8 +1,8 @@
 """One caller's connection: the bytes it sends become requests, served one after the other in a task of their own.
 
 It knows what it waits for, how long, and how to end. The one rule: while `_timeout_phase` is NONE the next step is
-ours; otherwise it is the caller's, and there is a moment at which we stop waiting. The server's clock looks at every
-connection once a tick, so a wait costs no timer. `request_parser` judges the bytes; `dispatch` serves the requests.
+ours. Otherwise the next step is the caller's, and there is a moment at which we stop waiting. The server checks every
+connection once a tick, so a wait needs no timer. `request_parser` judges the bytes; `dispatch` serves the requests.
 """
 
 from __future__ import annotations
@@ -34,26 +34,27 @@ if TYPE_CHECKING:
 _log = logging.getLogger("paywitness.edge")
 
 ServeRequest = Callable[[IncomingRequest, "ServerConnection"], Awaitable[bool]]  # whether the connection goes on
-# Takes over a connection whose first bytes may be a CONNECT. Its head must be whole by the time that is given.
+# Takes over a connection whose first bytes may be a CONNECT. The time given is when its head must be whole.
 TakeOverConnect = Callable[[asyncio.Transport, bytes, float], None]
 
 _LINGER_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends a reset, not an end
-# Of what has come and nobody has taken: a body that is passed on, or the requests behind the one being served. From the
-# higher bound on we do not read; from the lower one on we do again. A head that is not whole must fit below both.
+# Bytes that have arrived and that nobody has taken: a body that is passed on, or the requests behind the one being
+# served. From the higher bound on we stop reading; from the lower one on we read again. An incomplete head must fit
+# below both.
 _HELD_BYTES_MAX = 128 * 1024
 _HELD_BYTES_LOW = 64 * 1024
 
 
 class TimeoutPhase(Enum):
-    """What the caller owes us."""
+    """What we wait for the caller to do."""
 
     FIRST_BYTE = auto()
     HEAD = auto()
     NEXT_REQUEST = auto()
     BODY = auto()
-    READING_REPLY = auto()  # of the answer
-    CLOSING = auto()  # its side too, now that we have said our last
-    FLUSHING = auto()  # to take what was written before we closed
+    READING_REPLY = auto()  # to read more of the reply
+    CLOSING = auto()  # to close its side too, after we have closed ours
+    FLUSHING = auto()  # to take the bytes that were written before we closed
     NONE = auto()
 
 
@@ -104,8 +105,8 @@ class ServerConnection(asyncio.Protocol):
         due_mono: float = inf,
         take_over_connect: TakeOverConnect | None = None,
     ) -> None:
-        """`due_mono`: when its first head must be whole, if its time has begun before. `take_over_connect`: who serves
-        it if it begins with CONNECT."""
+        """`due_mono`: when its first head must be whole, if that time began before. `take_over_connect` serves the
+        connection if it begins with CONNECT."""
         self.ingress = ingress
         self.http11 = True
         self._registry = registry
@@ -121,15 +122,15 @@ class ServerConnection(asyncio.Protocol):
         self.body: LengthBody = NO_BODY  # of the request being served
         self._body_waiter: asyncio.Future[None] | None = None
         self._drain_waiter: asyncio.Future[None] | None = None
-        self._serving = False  # a request is being answered
-        self._caller_watched = False  # whether its caller can still be told decides something
-        self._reply_started = False  # a byte of its final answer was written
+        self._serving = False  # a request is being served
+        self._caller_watched = False  # it matters whether the caller of this request can still get a reply
+        self._reply_started = False  # a byte of its final reply was written
         self._closes = False  # no further request is served
         self._half_closed = False
         self.reading_paused = self.writing_paused = False
         self._unsent_bytes = 0
 
-    # -- what the loop tells us
+    # -- called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         wire = cast(asyncio.Transport, transport)
@@ -144,7 +145,7 @@ class ServerConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         if self._wire is None:
-            return  # it was never let in
+            return  # it was never registered
         self._registry.unregister(self)
         self._wire = None
         self._closes = True
@@ -165,7 +166,7 @@ class ServerConnection(asyncio.Protocol):
                 return
         try:
             held_bytes = self._parser.feed(data)
-        except Exception:  # noqa: BLE001 - a mistake of ours or of httptools; its text may hold a caller's bytes
+        except Exception:  # noqa: BLE001 - an error of ours or of httptools; its text may hold a caller's bytes
             self._fail_unreadable()
             return
         if self._timeout_phase in _AWAITING_REQUEST:
@@ -178,7 +179,7 @@ class ServerConnection(asyncio.Protocol):
             self.balance_reading()
 
     def eof_received(self) -> bool:
-        """The caller will send no more. It may still read: only a reset, or a failed write, shows that it is gone."""
+        """The caller will send no more. It may still read. Only a reset or a failed write shows that it has left."""
         self._half_closed = True
         if self._timeout_phase is TimeoutPhase.HEAD:
             self._reject(malformed("The request ended before its head did."))
@@ -212,23 +213,23 @@ class ServerConnection(asyncio.Protocol):
         except asyncio.CancelledError:
             self.force_close()
             raise
-        except Exception as error:  # noqa: BLE001 - nobody knows what has been done: promise nothing
+        except Exception as error:  # noqa: BLE001 - it is unknown what was done, so send no reply
             # Its text may hold a caller's bytes; its class does not.
             _log.error("a connection ended by %s", type(error).__name__, extra=REPEATS)
             self.reset()
         finally:
             self._task = None
 
-    # -- what the exchange asks
+    # -- called while a request is served
 
     def watch_caller(self) -> None:
-        """The request may be a payment's: from now on it must show if the caller closes altogether."""
+        """The request may be a payment's. From now on we must notice if the caller closes both directions."""
         self._caller_watched = True
         if self._half_closed:
             self._probe_half_closed()
 
     def await_next_request(self) -> None:
-        """The answer is written. From here the caller owes us the next request, or the rest of it."""
+        """The reply is written. From here we wait for the caller's next request, or the rest of it."""
         self._serving = False
         self._start_timeout(TimeoutPhase.NEXT_REQUEST, self._registry.limits.keep_alive_s)
         if self._parser.unread_bytes:
@@ -236,7 +237,7 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def accepts_more(self) -> bool:
-        """Whether a further request can come, and is to be served. What has come is served also in a drain."""
+        """Whether a further request can come and will be served. In a drain, requests that have arrived are served."""
         if self._closes or self._parser.begins_ambiguously():
             return False
         if self._parser.unread_bytes:
@@ -272,7 +273,7 @@ class ServerConnection(asyncio.Protocol):
             raise ConnectionResetError
 
     def body_arrival(self, within_s: float) -> asyncio.Future[None]:
-        """Done when more of it has come, or its fault is known, or the caller has left."""
+        """Done when more of the body has come, or its fault is known, or the caller has left."""
         self._timeout_phase, self._due_mono = TimeoutPhase.BODY, self._loop.time() + within_s
         self._body_waiter = self._loop.create_future()
         return self._body_waiter
@@ -289,12 +290,12 @@ class ServerConnection(asyncio.Protocol):
         return self._wire is not None
 
     def is_caller_connected(self) -> bool:
-        """Whether the caller may still read an answer."""
+        """Whether the caller may still read a reply."""
         wire = self._wire
         if wire is None or wire.is_closing():
             return False
         if self._half_closed and wire.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-            wire.abort()  # it had closed altogether: what we wrote was answered by a reset
+            wire.abort()  # the caller had closed both directions: its kernel answered our bytes with a reset
             return False
         return True
 
@@ -304,7 +305,7 @@ class ServerConnection(asyncio.Protocol):
         name = self._wire.get_extra_info("peername") if self._wire is not None else None
         return str(name[0]) if name else ""
 
-    # -- what the server asks
+    # -- called by the server
 
     @property
     def is_idle(self) -> bool:
@@ -312,12 +313,12 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def is_ending(self) -> bool:
-        """Nobody waits for anything but its end."""
+        """The only step left is its end."""
         return self._timeout_phase in _ENDING
 
     @property
     def is_served(self) -> bool:
-        """It has all of its last answer, as far as we can know."""
+        """The caller has all of its last reply, as far as we can know."""
         return self._wire is None or (self.is_ending and not self._wire.get_write_buffer_size())
 
     @property
@@ -329,40 +330,40 @@ class ServerConnection(asyncio.Protocol):
         return self._task
 
     def force_close(self) -> None:
-        """End it, with what was written."""
+        """End it after the bytes that were written have left."""
         self._closes = True
         if self._wire is not None:
             self._wire.close()
 
     def reset(self) -> None:
-        """End it so that nobody can take what was written for a whole answer."""
+        """End it by a reset, so that the caller cannot take a partial reply for a whole one."""
         if self._wire is not None:
             self._wire.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
             self._wire.abort()
 
     def abort(self) -> None:
-        """End it now. One that is served keeps what it was given."""
+        """End it now. A caller that has its whole reply keeps it."""
         if self._wire is not None and self.is_served:
             self._wire.abort()
         else:
             self.reset()
 
     def check_timeouts(self, now: float) -> None:
-        """Stop waiting for what is overdue."""
+        """Stop waiting if the time is over."""
         wire = self._wire
         if wire is None:
             return
         if wire.is_closing() and self._timeout_phase is not TimeoutPhase.FLUSHING:
             self._start_timeout(TimeoutPhase.FLUSHING, self._registry.limits.reply_idle_s)
         if self._timeout_phase in _ENDING:
-            self._registry.changed.set()  # its last bytes may have been taken
+            self._registry.changed.set()  # the caller may have taken the last bytes
         if now >= self._due_mono:
             self._time_out(wire)
 
     # -- reading
 
     def _read_request(self) -> None:
-        """Bytes have come, or were there, of which the next request must begin."""
+        """Read the next request from the bytes that have just arrived, or that were already held."""
         try:
             request = self._parser.next_request()
         except RequestRejected as rejection:
@@ -378,14 +379,14 @@ class ServerConnection(asyncio.Protocol):
             if self._task is None:
                 self._task = self._registry.tasks.start(self._serve_requests(), name="connection")
         elif self._timeout_phase is TimeoutPhase.FIRST_BYTE:
-            self._timeout_phase = TimeoutPhase.HEAD  # its time runs since the connection was opened
+            self._timeout_phase = TimeoutPhase.HEAD  # its time began when the connection was opened
         elif self._timeout_phase is TimeoutPhase.NEXT_REQUEST:
             self._start_timeout(TimeoutPhase.HEAD, self._registry.limits.head_s)
         if self.reading_paused:
             self.balance_reading()
 
     def balance_reading(self) -> None:
-        """Read no further ahead than is bounded."""
+        """Stop or resume reading, so that the bytes held stay within their bound."""
         held_bytes = self._parser.held_bytes
         if self.reading_paused:
             if held_bytes <= _HELD_BYTES_LOW:
@@ -403,11 +404,11 @@ class ServerConnection(asyncio.Protocol):
         if self._timeout_phase in _AWAITING_REQUEST:
             self._reject(malformed("The request cannot be read."))
             return
-        self._closes = True  # after the answer that is under way
+        self._closes = True  # after the reply that is under way
         self._fail_body(Problem.MALFORMED, "The body cannot be read.")
 
     def _fail_body(self, kind: Problem, detail: str) -> None:
-        """If it is not whole, it will not be."""
+        """If the body is not whole yet, it never will be."""
         body = self.body
         if not body.complete and body.fault is None:
             body.fault = RequestRejected(kind, detail)
@@ -415,10 +416,10 @@ class ServerConnection(asyncio.Protocol):
                 self._end_body_wait(self._body_waiter)
 
     def _probe_half_closed(self) -> None:
-        """Make a caller that closed altogether show it: its kernel answers any byte with a reset.
+        """Find out whether a half-closed caller has closed both directions. If so, its kernel resets the connection.
 
-        A caller that only half-closed must be able to skip an interim answer (RFC 9110 15.2). It gets one only if it
-        pays: a reply to a payment that nobody can read is kept for who asks next.
+        A caller that only half-closed must be able to skip an interim response (RFC 9110 15.2). We send one only for a
+        payment: if nobody can read its reply, the reply is kept for the next duplicate.
         """
         watched = self._serving and self._caller_watched and not self._reply_started
         if watched and self.http11 and self._timeout_phase is TimeoutPhase.NONE:
@@ -436,7 +437,7 @@ class ServerConnection(asyncio.Protocol):
             case TimeoutPhase.HEAD:
                 self._reject(RequestRejected(Problem.TOO_SLOW, f"The head was not whole within {limits.head_s:g} s."))
             case TimeoutPhase.FIRST_BYTE | TimeoutPhase.NEXT_REQUEST:
-                # Silently: an answer that nobody asked for could be taken for that to the next request.
+                # Send nothing: the caller could take an unrequested reply for the reply to its next request.
                 self._registry.counters.refused[IDLE] += 1
                 self.force_close()
             case TimeoutPhase.BODY:
@@ -468,10 +469,10 @@ class ServerConnection(asyncio.Protocol):
         self.linger_close()
 
     def linger_close(self) -> None:
-        """Say that we have said our last, and wait a moment for the caller to do the same.
+        """Close our side, and wait a moment for the caller to close its side.
 
-        What it sends meanwhile is thrown away. Closing at once would answer it with a reset, and that would take our
-        last words out of its hands.
+        Bytes that it sends meanwhile are thrown away. If we closed both directions at once, its bytes would be answered
+        with a reset, and the caller could lose the end of our reply.
         """
         self._serving, self._closes = False, True
         wire = self._wire
@@ -479,7 +480,7 @@ class ServerConnection(asyncio.Protocol):
             return
         self._timeout_phase = TimeoutPhase.CLOSING
         self._due_mono = self._loop.time() + self._registry.limits.linger_s
-        if self._half_closed or not wire.can_write_eof():  # TLS has its own goodbye, and waits for the caller's
+        if self._half_closed or not wire.can_write_eof():  # TLS sends its own close_notify, and waits for the caller's
             wire.close()
             return
         wire.write_eof()

@@ -1,8 +1,9 @@
 """One request from its head to its reply: read it, reject it or hand it to the engine, write the reply.
 
-All branches of an inbound request are here. Its body is read whole and within bounds for the engine, or piece by piece
-for what is only passed on. A streamed reply is written while the provider still sends it, at the caller's pace. The
-rule: if the provider's body breaks off, the caller's connection is reset, so that a partial reply never looks complete.
+All branches of an inbound request are here. If the request may be an operation, its body is read whole and within
+bounds. Otherwise it is passed on piece by piece. A streamed reply is written while the provider still sends it, at the
+caller's pace. The rule: if the provider's body breaks off, the caller's connection is reset, so that a partial reply
+never looks complete.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import PurePath
 from paywitness.core.allowed_hosts import AllowedHosts
 from paywitness.core.problems import Problem
 from paywitness.core.reply import Reply, problem_reply
+from paywitness.engine.calls.passthrough import forward_failed_reply
 from paywitness.repeated_lines import repeats
 from paywitness.server.connection import ServerConnection
 from paywitness.server.engine_interface import CallHandler, ServerStreamedReply
@@ -41,8 +43,8 @@ from paywitness.telemetry.emitter import Tracing
 
 
 async def read_whole(connection: ServerConnection, head: RequestHead, limits: ServerLimits) -> bytes:
-    """All of the body of the request that is being served. Raises RequestRejected if it is too large, too slow or
-    broken, CallerDisconnected if its sender is gone."""
+    """The whole body of the request that is being served. Raises RequestRejected if it is too large, too slow or
+    broken, CallerDisconnected if its sender has left."""
     body, limit = connection.body, limits.body_bytes_max
     if head.length is not None and head.length > limit:
         raise _too_large(limit)
@@ -62,7 +64,7 @@ async def read_whole(connection: ServerConnection, head: RequestHead, limits: Se
 
 
 async def read_pieces(connection: ServerConnection, limits: ServerLimits) -> AsyncIterator[bytes]:
-    """The body as it comes, no faster than it is taken. Raises as `read_whole` does, but for the size."""
+    """The body as it arrives, no faster than it is taken. Raises as `read_whole` does, but not for the size."""
     body = connection.body
     while True:
         if body.fault is not None:
@@ -107,7 +109,7 @@ async def stream_reply(
     *,
     keep_alive: bool,
 ) -> bool:
-    """Write a reply whose body is still coming. Whether the connection can be used afterwards.
+    """Write a reply whose body is still coming. Returns whether the connection can be used afterwards.
 
     Raises ConnectionError if the caller leaves. The body is closed in any case.
     """
@@ -134,7 +136,7 @@ async def stream_reply(
             connection.write(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
             await connection.drain_writes()
         if left_bytes:
-            raise _StreamBroken  # more, or less, than the head had said
+            raise _StreamBroken  # the body is longer or shorter than its head said
         if chunked:
             connection.write(last_chunk_bytes(reply.trailers()))
         return keep_alive
@@ -147,14 +149,14 @@ async def stream_reply(
 
 
 class _StreamBroken(Exception):
-    """The body cannot be brought to its end."""
+    """The body ended early, or is longer than its head said."""
 
 
 async def _next_piece(body: AsyncIterator[bytes]) -> bytes | None:
     try:
         return await anext(body, None)
     except Exception as error:
-        raise _StreamBroken from error  # whatever it was: not to be taken for the caller's leaving
+        raise _StreamBroken from error  # so that no error of the provider's side looks like a caller that left
 
 
 async def _close_body(body: AsyncIterator[bytes]) -> None:
@@ -167,7 +169,7 @@ async def _close_body(body: AsyncIterator[bytes]) -> None:
 
 _log = logging.getLogger("paywitness.edge")
 
-_JOINED_BYTES_MAX = 64 * 1024  # of a body that is copied behind its head, to leave in one segment with it
+_JOINED_BYTES_MAX = 64 * 1024  # up to this size a body is copied behind its head, to leave in one segment with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,14 +182,15 @@ class RequestDispatcher:
     allowed_hosts: AllowedHosts = field(default=AllowedHosts(), kw_only=True)
 
     async def serve(self, incoming: IncomingRequest, connection: ServerConnection) -> bool:
-        """Answer one request; whether another may follow. Never raises for the caller's or the engine's sake."""
+        """Reply to one request. Returns whether another may follow. Raises for nothing that the caller or the engine
+        does."""
         self.registry.counters.requests += 1
         keep_alive = False
         try:
             reply, closes = await self._reply_to(incoming, connection)
             body = connection.body
             keep_alive = not closes and incoming.keep_alive and body.complete and body.ends_plainly
-            keep_alive = keep_alive and connection.accepts_more  # else nobody would serve what comes after it
+            keep_alive = keep_alive and connection.accepts_more  # otherwise nobody would serve the next request
             if isinstance(reply, Reply):
                 line = CONNECTION_LINES[keep_alive, connection.http11]
                 head, reply_body = reply_bytes(reply, incoming.method, line, self.registry.date_line.now())
@@ -202,7 +205,7 @@ class RequestDispatcher:
                 keep_alive = await stream_reply(
                     reply, incoming.method, connection, self.registry, keep_alive=keep_alive
                 )
-            keep_alive = keep_alive and connection.accepts_more  # much can happen while an answer is taken
+            keep_alive = keep_alive and connection.accepts_more  # it may have changed while the caller took the reply
         except (CallerDisconnected, ConnectionError):
             self.registry.counters.broken[CALLER_LEFT] += 1
             keep_alive = False
@@ -216,7 +219,7 @@ class RequestDispatcher:
     async def _reply_to(
         self, incoming: IncomingRequest, connection: ServerConnection
     ) -> tuple[Reply | ServerStreamedReply, bool]:
-        """The answer, and whether the connection must end with it."""
+        """The reply, and whether the connection must end with it."""
         handler = self.call_handler
         try:
             request = read_request(incoming, connection.ingress, handler.provider_at)
@@ -242,7 +245,7 @@ class RequestDispatcher:
                 return await handler.reply_to(call, connection.is_caller_connected), False
             with self.tracing.call(call.header("traceparent"), call.header("tracestate")):
                 return await handler.reply_to(call, connection.is_caller_connected), False
-        except Exception as error:  # noqa: BLE001 - whatever it was, the money may have moved: say so
+        except Exception as error:  # noqa: BLE001 - whatever failed, money may have moved, and the reply says so
             _log_failure("answering a call", error)
             detail = "This sidecar failed while it carried the call. Repeat with the same key. Do not pay again."
             return problem_reply(Problem.UNKNOWN, detail, sent=True, provider=provider), False
@@ -254,22 +257,23 @@ class RequestDispatcher:
         pieces = read_pieces(connection, self.registry.limits) if request.head.chunked or length else None
         try:
             return await self.call_handler.forward(request.call(b"", unchanged=unchanged), pieces, length)
-        except RequestRejected as rejection:  # of the body, on its way through
+        except RequestRejected as rejection:  # the caller's body failed while it was passed on
             rejection.part_sent = True
             raise
         except CallerDisconnected:
             raise
         except Exception as error:  # noqa: BLE001 - as above
             _log_failure("forwarding a call", error)
-            detail = "This sidecar failed while it forwarded the call. It was not sent again."
-            return problem_reply(Problem.FORWARD_FAILED, detail, sent=True, provider=provider)
+            return forward_failed_reply(
+                request.method, "This sidecar failed while it forwarded the call.", provider=provider
+            )
 
     async def _internal_page(self, request: ParsedRequest) -> Reply:
         try:
             return await request.internal_page(self.call_handler)
         except RequestRejected:
             raise
-        except Exception as error:  # noqa: BLE001 - an answer all the same
+        except Exception as error:  # noqa: BLE001 - reply all the same
             _log_failure("describing what is known", error)
             return problem_reply(Problem.JOURNAL_UNAVAILABLE, "It could not be looked up. Ask again.")
 
@@ -280,7 +284,7 @@ def _unknown_provider(provider: str) -> RequestRejected:
 
 
 def _log_failure(activity: str, error: Exception) -> None:
-    """Its class and place. Never its text, which may hold a caller's data."""
+    """Log the error's class and place. Never its text, which may hold a caller's data."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f"{PurePath(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "an unknown place"
     _log.error("%s failed by %s at %s", activity, type(error).__name__, place, extra=repeats(activity, place))

@@ -1,4 +1,4 @@
-"""What the server needs of the engine: `CallHandler`, and the streamed reply that it may return.
+"""The server's view of the engine: `CallHandler`, and the streamed reply that it may return.
 
 The engine does not import the server. Any object of this shape will do.
 """
@@ -13,7 +13,7 @@ from paywitness.core.reply import Reply
 
 
 class ServerStreamedReply(Protocol):
-    """A reply whose body is still coming. Its iterator raises where the body is cut off."""
+    """A reply whose body is still coming. Its iterator raises if the body is cut off."""
 
     @property
     def status_code(self) -> int: ...
@@ -33,7 +33,7 @@ class ServerStreamedReply(Protocol):
 
     @property
     def trailers(self) -> Callable[[], Headers]:
-        """What stands behind the body. Asked when the body is over."""
+        """The headers behind the body. Called when the body is over."""
         ...
 
 
@@ -51,26 +51,26 @@ class CallHandler(Protocol):
         ...
 
     def might_be_operation(self, provider: str, method: str, segments: tuple[str, ...]) -> bool:
-        """Whether the route is an operation's, whatever its body may say. Asked before the body is read."""
+        """Whether the route is an operation's, whatever its body may say. Called before the body is read."""
         ...
 
     async def reply_to(self, call: Call, still_there: Callable[[], bool]) -> Reply:
-        """Carry a call whose whole body is in `call.body`. `still_there` says whether the caller can still be told."""
+        """Serve a call whose whole body is in `call.body`. `still_there`: whether the caller can still get a reply."""
         ...
 
     async def forward(
         self, call: Call, body: AsyncIterator[bytes] | None, length: int | None
     ) -> Reply | ServerStreamedReply:
-        """Forward what is no operation, once. `length` is None where the caller did not say it.
+        """Forward a call that is no operation, once. `length` is None if the caller did not say it.
 
-        The body's iterator raises where the caller's body ends early; what was raised must come back out of here.
+        The body's iterator raises if the caller's body ends early. That exception must come out of this method.
         """
         ...
 
     async def describe(self, operation_id: str, call: Call) -> Reply:
-        """What a caller may know of an operation. `call` is the question, with the caller's credential."""
+        """The facts of an operation that a caller may know. `call` is the request, with the caller's credential."""
         ...
 
     async def describe_intent(self, intent: str, merchant: str | None, provider: str | None, call: Call) -> Reply:
-        """Whether a purchase may be paid, or paid elsewhere. `merchant` and `provider` narrow it where given."""
+        """Whether a purchase may be paid, or paid elsewhere. `merchant` and `provider` narrow the search if given."""
         ...

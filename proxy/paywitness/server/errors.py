@@ -1,4 +1,4 @@
-"""Refusals: how a request ends by the caller's fault, and what the answer then says about what was sent."""
+"""Refusals: how a request ends by the caller's fault. Each reply says whether something was sent to the provider."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paywitness.core.reply import Reply, problem_reply
 _NOTHING_SENT = " Nothing was sent."
 _PART_SENT = " The part of it that had come was passed on; it will not be sent again."
 
-# After these, what follows on the connection cannot be trusted to be a request.
+# After these problems the next bytes on the connection may not be a request, so the connection ends.
 _CLOSING = frozenset({Problem.MALFORMED, Problem.TOO_LARGE, Problem.TOO_SLOW})
 
 
@@ -24,7 +24,7 @@ class RequestRejected(PaywitnessError):
         self.kind = kind
         self.detail = detail
         self.status_code = status_code
-        self.part_sent = False  # true of a body that was lost while it was being passed on
+        self.part_sent = False  # true if the body was lost while it was being passed on
 
     @property
     def closes(self) -> bool:
@@ -41,7 +41,7 @@ class RequestRejected(PaywitnessError):
 
 
 class CallerDisconnected(PaywitnessError):
-    """The caller's connection is lost before its request was whole. There is nobody to answer."""
+    """The caller's connection was lost before its request was whole. There is nobody to reply to."""
 
 
 def malformed(detail: str) -> RequestRejected:

@@ -1,9 +1,9 @@
 """The heads of requests and of replies. Pure.
 
-The caller's headers are sorted: those that go on, byte for byte and in their order, and what was meant for us alone.
+The caller's headers are sorted: those that go on, byte for byte and in their order, and those that are for us alone.
 A reply becomes bytes: its status, its headers in their order and case, its body; framing and connection are ours.
-Nothing is invented for a provider's answer but a Date where it has none, and nothing of it is lost but what belongs to
-one connection. A header that would split the head does not leave.
+A provider's response keeps all headers but those of one connection, and gains only a Date if it has none. A header that
+would split the head is left out.
 """
 
 from __future__ import annotations
@@ -24,40 +24,39 @@ from paywitness.server.errors import RequestRejected, malformed
 
 _PREFIX = b"paywitness-"
 _SPECIAL_HEADERS = HOP_BY_HOP | FRAMING | {b"host", b"expect", b"prefer"}
-# Of these a second one, even an equal one, may be read in two ways (RFC 9110 5.3).
+# If one of these comes twice, even with equal values, it may be read in two ways (RFC 9110 5.3).
 _SINGLE_HEADERS = frozenset(
     b"content-length transfer-encoding host content-type content-location content-range etag max-forwards server"
     b" user-agent".split()
 )
 _LENGTH_DIGITS_MAX = 18  # far beyond any body
 _RESPOND_ASYNC = b"respond-async"
-_CONNECTION = frozenset({b"connection", b"proxy-connection"})  # some clients say the other to a proxy
+_CONNECTION = frozenset({b"connection", b"proxy-connection"})  # some clients send the second one to a proxy
 _PLAIN_CONNECTION = frozenset({b"keep-alive", b"close"})
-# A registered name, an address, a bracketed IPv6 address, a port (RFC 3986 3.2.2), less user information.
+# A registered name, an address, a bracketed IPv6 address, a port (RFC 3986 3.2.2), without user information.
 _HOST_BYTES = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~%!$&'()*+,;=:[]"
 _TIMEOUT_MS_MAX = 600_000  # ten minutes: no caller waits longer for a card
-_QUOTED_MAX = 40  # of a bad value, in the answer to the one who sent it
+_QUOTED_MAX = 40  # characters of a bad value that the reply to its sender quotes
 _NO_OPTIONS = CallerOptions()
 
 Value = TypeVar("Value")
 
 
 class RequestHead(NamedTuple):
-    """What a request's headers say."""
+    """A request's headers, read."""
 
     headers: Headers  # those that go on
     options: CallerOptions
-    length: int | None  # of the body, where it is said
+    length: int | None  # of the body; None if no header says it
     chunked: bool
     expects_continue: bool
-    host: bytes  # empty where HTTP/1.0 names none
+    host: bytes  # empty if an HTTP/1.0 request names none
     keep_alive: bool
     names: frozenset[bytes]  # of all headers, in lower case
 
 
 def read_head(raw: Sequence[tuple[bytes, bytes]], *, is_http11: bool) -> RequestHead:
-    """Sort the headers. Raises RequestRejected for framing that may be read in two ways, and for options that make no
-    sense."""
+    """Sort the headers. Raises RequestRejected for framing that may be read in two ways, and for invalid options."""
     forwarded: list[tuple[bytes, bytes]] = []
     special: list[tuple[bytes, bytes]] = []
     control: dict[bytes, bytes] = {}
@@ -150,8 +149,7 @@ def _is_continue(value: bytes) -> bool:
 
 
 def read_caller_options(control: Mapping[bytes, bytes]) -> CallerOptions:
-    """The options in `Paywitness-*` headers, given by lower-case names. Raises RequestRejected for one that makes no
-    sense."""
+    """The options in `Paywitness-*` headers, given by lower-case names. Raises RequestRejected for an invalid one."""
     for name in control:
         if name not in _ALLOWED_VALUES:
             allowed = ", ".join(_display_name(known) for known in _ALLOWED_VALUES)
@@ -209,7 +207,7 @@ _ALLOWED_VALUES = {
 
 
 # --- Prefer
-# of Prefer only one word is ours
+# Of the preferences only `respond-async` is for us.
 
 
 def _forward_preferences(pair: tuple[bytes, bytes], forwarded: list[tuple[bytes, bytes]]) -> None:
@@ -219,7 +217,7 @@ def _forward_preferences(pair: tuple[bytes, bytes], forwarded: list[tuple[bytes,
 
 
 def without_respond_async(value: bytes) -> bytes | None:
-    """The preferences less `respond-async`, the rest byte for byte; None where nothing is left."""
+    """The preferences without `respond-async`, the rest byte for byte. None if nothing is left."""
     if _RESPOND_ASYNC not in value.lower():
         return value
     parts = _preferences(value)
@@ -230,7 +228,7 @@ def without_respond_async(value: bytes) -> bytes | None:
 
 
 def _preferences(value: bytes) -> list[bytes]:
-    """The list's elements: parted at commas, but not at those within quotes."""
+    """The list's elements: split at commas, but not at those within quotes."""
     parts: list[bytes] = []
     start = 0
     quoted = escaped = False
@@ -254,7 +252,7 @@ CONNECTION_CLOSE = b"Connection: close"
 CONNECTION_LINES = {  # by whether the connection is kept, and whether the caller speaks HTTP/1.1
     (False, False): CONNECTION_CLOSE,
     (False, True): CONNECTION_CLOSE,
-    (True, False): b"Connection: keep-alive",  # HTTP/1.0 must be told
+    (True, False): b"Connection: keep-alive",  # HTTP/1.0 closes without it
     (True, True): b"",
 }
 CHUNKED = b"Transfer-Encoding: chunked"
@@ -263,13 +261,13 @@ _DROPPED = (HOP_BY_HOP | FRAMING) - {b"trailer"}  # a streamed reply may have so
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}".encode() for status in HTTPStatus}
 _CODE_LENGTH = len(b"HTTP/1.1 200 ")
 BODILESS = frozenset({204, 304})
-# Control characters, less the tab: none of them may stand in a header (RFC 9110 5.5).
+# Control characters except the tab: none of them may be in a header (RFC 9110 5.5).
 _CONTROLS = bytes({*range(0x20), 0x7F} - {0x09})
 
 
 @dataclass(slots=True)
 class DateLine:
-    """The Date header, made anew once a second."""
+    """The Date header line, made once a second."""
 
     clock: Clock
     _second: int = -1
@@ -291,10 +289,10 @@ def head_bytes(
     date_line: bytes,
     reason: bytes | None = None,
 ) -> bytes:
-    """The head of a final answer. `framing`, `connection` and `date_line` are header lines, or empty. `reason` is the
+    """The head of a final reply. `framing`, `connection` and `date_line` are header lines, or empty. `reason` is the
     provider's own phrase.
 
-    Raises ValueError for a status that ends nothing.
+    Raises ValueError for a status that is not a final one.
     """
     if not 200 <= status_code <= 999:
         raise ValueError("the status of a final answer lies between 200 and 999")
@@ -311,7 +309,7 @@ def head_bytes(
         if line:
             lines.append(line)
     head = b"\r\n".join(lines) + b"\r\n\r\n"
-    # Counting is cheaper than looking at every value: a character that ends a line early shows in the sum.
+    # Counting line ends is cheaper than checking every value: a character that ends a line early changes the sum.
     ends = len(lines) + 1
     if head.count(b"\r") != ends or head.count(b"\n") != ends or b"\0" in head:
         return head_bytes(status_code, valid_headers(headers), framing, connection, date_line)  # and our own phrase
@@ -324,7 +322,7 @@ def last_chunk_bytes(trailers: Headers) -> bytes:
 
 
 def valid_headers(headers: Headers) -> Headers:
-    """The headers less those that are none: control characters in them, or a name that is no name."""
+    """The valid headers. One with a control character in it, or with an invalid name, is left out."""
     return tuple(
         (name, value)
         for name, value in headers
@@ -333,7 +331,7 @@ def valid_headers(headers: Headers) -> Headers:
 
 
 def reply_bytes(reply: Reply, method: str, connection: bytes, date_line: bytes) -> tuple[bytes, bytes]:
-    """A whole answer: head and body, to be written one after the other."""
+    """A whole reply: head and body, to be written one after the other."""
     if method == "HEAD" or reply.status_code in BODILESS:
         length = content_length(reply.headers)
         framing = b"Content-Length: %d" % length if length is not None and reply.status_code != 204 else b""
@@ -343,7 +341,7 @@ def reply_bytes(reply: Reply, method: str, connection: bytes, date_line: bytes) 
 
 
 def content_length(headers: Headers) -> int | None:
-    """What a reply's own Content-Length says, if it says one thing."""
+    """The value of a reply's own Content-Length. None if it has none, or different ones."""
     values = {value for name, value in headers if name.lower() == b"content-length"}
     if len(values) != 1:
         return None

@@ -1,8 +1,8 @@
 """The connections of one server, and the listener of the main port.
 
-It accepts by itself, for a redirected caller must be looked at before anybody reads.
-Event loops begin to read from what they accept, and bytes that were read cannot be given to TLS again. So a socket is
-given to the loop only when it is known what will be spoken on it.
+The listener accepts sockets itself, because it must look at the first bytes of a redirected caller before anybody reads
+them. An event loop begins to read from a socket that it accepts, and bytes that were read cannot be given to TLS again.
+So the listener gives a socket to the loop only when it knows which protocol the caller speaks.
 """
 
 from __future__ import annotations
@@ -68,15 +68,15 @@ class ConnectionRegistry:
     date_line: DateLine
     counters: ServerCounters = field(default_factory=ServerCounters)
     connections: set[TrackedConnection] = field(default_factory=set)
-    silent: dict[TrackedConnection, None] = field(default_factory=dict)  # have asked nothing so far, oldest first
+    silent: dict[TrackedConnection, None] = field(default_factory=dict)  # have sent no request so far, oldest first
     tasks: Tasks = field(default_factory=Tasks)  # one for each connection; it may outlast its caller
     draining: bool = False
     closed: bool = False
     changed: asyncio.Event = field(default_factory=asyncio.Event)  # a connection has ended, or is about to
 
     def try_register(self, connection: TrackedConnection) -> bool:
-        """Whether there is room for one more. When all places are taken, the oldest connection that has not asked for
-        anything makes room: whoever only opens connections keeps nobody out."""
+        """Whether there is room for one more. When all places are taken, the oldest connection that has sent no request
+        is closed. So a caller that only opens connections cannot keep others out."""
         if not self.closed and len(self.connections) >= self.limits.connections_max and self.silent:
             oldest = next(iter(self.silent))
             self.unregister(oldest)
@@ -95,16 +95,16 @@ class ConnectionRegistry:
         self.changed.set()
 
     async def wait_all_served(self) -> None:
-        """Wait until nobody is owed an answer, or a part of one."""
+        """Wait until every caller has its whole reply."""
         while not all(connection.is_served for connection in self.connections):
             self.changed.clear()
             await self.changed.wait()
 
 
 # --- Peeking at redirected connections
-# Looking at what a redirected caller says first without taking it: whether it is TLS, and whom it wants to talk to.
+# Read the first bytes of a redirected caller without taking them: whether they are TLS, and which host they name.
 #
-# OpenSSL reads the ClientHello; the kernel keeps it, for whoever serves the connection afterwards.
+# OpenSSL reads the ClientHello. The kernel keeps it for the connection that is made afterwards.
 
 _SO_ORIGINAL_DST = 80  # linux/netfilter_ipv4.h; the same number for IPv6
 _PEEK_BYTES_MAX = 32 * 1024  # a ClientHello is one or two kilobytes, with the largest key shares four
@@ -112,7 +112,7 @@ TLS_HANDSHAKE = 0x16
 
 
 def original_destination(accepted: socket.socket) -> tuple[str, int] | None:
-    """Where the caller wanted to go, if the kernel redirected it to us; None where it came by itself."""
+    """The address that the caller connected to, if the kernel redirected it to us. None if it came by itself."""
     try:
         if accepted.family == socket.AF_INET6 and not _is_mapped(accepted):
             raw = accepted.getsockopt(socket.IPPROTO_IPV6, _SO_ORIGINAL_DST, 28)
@@ -131,9 +131,9 @@ def _is_mapped(accepted: socket.socket) -> bool:
 
 
 async def peek(accepted: socket.socket) -> bytes:
-    """What it says first, as much as is needed to tell what it is; empty where it ended. It stays unread.
+    """The first bytes of the connection, as many as show which protocol it is. Empty if it ended. They stay unread.
 
-    Cancelled from outside where it takes too long.
+    The caller of this function cancels it if it takes too long.
     """
     loop = asyncio.get_running_loop()
     peek_socket = socket.socket(fileno=os.dup(accepted.fileno()))
@@ -153,7 +153,7 @@ async def peek(accepted: socket.socket) -> bytes:
 
 
 async def _wait_readable(loop: asyncio.AbstractEventLoop, peek_socket: socket.socket, size: int) -> None:
-    """Until so many bytes wait, or it ended: the kernel counts, we do not look again and again."""
+    """Wait until so many bytes have arrived, or the connection has ended. The kernel counts them, so we do not poll."""
     peek_socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
     readable: asyncio.Future[None] = loop.create_future()
 
@@ -172,12 +172,12 @@ INCOMPLETE = object()
 
 
 def server_name(hello: bytes) -> str | object | None:
-    """The name in a ClientHello, in lower case; None where there is none, or it is no ClientHello; or INCOMPLETE."""
+    """The server name in a ClientHello, in lower case. None if it has none or is no ClientHello. Or INCOMPLETE."""
     found: list[str | None] = []
 
     def hear(session: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> int:
         found.append(name)
-        return ssl.ALERT_DESCRIPTION_INTERNAL_ERROR  # no further: it was only to be read
+        return ssl.ALERT_DESCRIPTION_INTERNAL_ERROR  # stop the handshake here: we only wanted to read the name
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.sni_callback = hear
@@ -188,19 +188,19 @@ def server_name(hello: bytes) -> str | object | None:
     except ssl.SSLWantReadError:
         return INCOMPLETE
     except ssl.SSLError:
-        pass  # by the alert, or because it is no TLS
+        pass  # raised by that alert, or because the bytes are no TLS
     return found[0].lower().removesuffix(".") if found and found[0] else None
 
 
 # --- Listener
 
 _log = logging.getLogger("paywitness.edge")
-_ACCEPTS_PER_WAKEUP = 64  # accepted in one turn of the loop, for the others' sake
-_ACCEPT_PAUSE_S = 1.0  # where there are no file descriptors left, as asyncio does
+_ACCEPTS_PER_WAKEUP = 64  # accepted in one turn of the loop, so that other tasks get theirs
+_ACCEPT_PAUSE_S = 1.0  # when no file descriptors are left; asyncio waits as long
 
 
 class Listener:
-    """Sockets that listen. Like asyncio's own servers it can be asked for them, and closed."""
+    """Sockets that listen. Like an asyncio server it has `sockets`, and can be closed."""
 
     def __init__(
         self,
@@ -213,7 +213,7 @@ class Listener:
         self._registry = registry
         self._serve_request = serve
         self._intercept = intercept
-        # What serves a caller that came by itself. A protocol of its own takes over where it says CONNECT first.
+        # Serves a caller that came by itself. If its first request is CONNECT, a ConnectHandler takes over.
         self._direct_connection = partial(
             ServerConnection,
             registry,
@@ -257,7 +257,7 @@ class Listener:
                     RedirectedConnection(
                         accepted, destination, self._registry, self._serve_request, self._intercept
                     ).start()
-            except (OSError, TaskRefused):  # it has gone again, or we are closing
+            except (OSError, TaskRefused):  # the caller has left already, or we are closing
                 accepted.close()
 
     def _resume_accepting(self, listening: socket.socket) -> None:
@@ -266,7 +266,7 @@ class Listener:
 
 
 class RedirectedConnection:
-    """A caller that the kernel brought, until it is known whom it wanted."""
+    """A connection that the kernel redirected to us, until it is known which host it is for."""
 
     def __init__(
         self,
@@ -301,12 +301,12 @@ class RedirectedConnection:
         try:
             await self._detect_protocol()
         except RequestRejected as rejection:
-            self._registry.counters.refused[rejection.kind] += 1  # within TLS there is nobody to tell it to
-        except OSError:  # what TLS raises is one too
+            self._registry.counters.refused[rejection.kind] += 1  # inside TLS we cannot send a reply
+        except OSError:  # ssl.SSLError is one too
             self._registry.counters.refused[TLS_FAILED] += 1
         finally:
             self._registry.unregister(self)
-            self._accepted.close()  # the loop has a descriptor of its own, where it was given the connection
+            self._accepted.close()  # if the loop was given the connection, it has a descriptor of its own
 
     async def _detect_protocol(self) -> None:
         first_bytes = await peek(self._accepted)
@@ -358,7 +358,7 @@ class RedirectedConnection:
             tunnel.abort()
             self._intercept.tunnel_dialer.release(tunnel.far)
 
-    # -- what the server asks
+    # -- called by the server
 
     @property
     def is_idle(self) -> bool:
@@ -387,7 +387,7 @@ class RedirectedConnection:
 
     def check_timeouts(self, now: float) -> None:
         if self._tunnel is not None:
-            self._registry.changed.set()  # it may have fallen quiet
+            self._registry.changed.set()  # the tunnel may have become quiet
             if self._tunnel.is_expired:
                 self.abort()
         elif now >= self._due_mono:
@@ -396,7 +396,7 @@ class RedirectedConnection:
 
 
 async def listening_sockets(host: str, port: int, backlog: int, *, reuse_port: bool) -> tuple[socket.socket, ...]:
-    """One for each address of the host: `localhost` is two, and redirected callers come by either."""
+    """One for each address of the host: `localhost` has two, and redirected callers use both."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     made: list[socket.socket] = []
     try:

@@ -1,6 +1,6 @@
-"""What the log says of callers that cannot get through to a host as they are set up, and what mends it.
+"""Log lines about callers that cannot reach a host because of their configuration. Each line says how to repair it.
 
-One line for each host and minute. The host's name is all of a request that is ever logged, and only if it is a name.
+One line for each host and minute. Of a request only the host's name is ever logged, and only if it is a valid name.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from paywitness.repeated_lines import repeats
 _log = logging.getLogger("paywitness.server")
 
 _HOST_NAME = re.compile(r"[0-9A-Za-z_.:\[\]-]{1,253}\Z")
-# How a client says by a TLS alert that it does not believe what it was shown. The words before differ by version.
+# TLS alerts by which a client refuses our certificate. The text before the alert's name differs by OpenSSL version.
 _CERTIFICATE_ALERTS = {
     "UNKNOWN_CA": "unknown CA",
     "BAD_CERTIFICATE": "bad certificate",
@@ -26,7 +26,8 @@ _CERTIFICATE_ALERTS = {
 }
 _OTHER_KEY = frozenset({"decrypt error"})  # it trusts an authority of our name, with another key
 
-# What a client's User-Agent begins with, and the line of `paywitness ca env` that it needs. Never logged itself.
+# The beginning of a client's User-Agent, and the line of `paywitness ca env` that it needs. The User-Agent itself is
+# never logged.
 _LINES_OF_CLIENTS = (
     ("curl/", "CURL_CA_BUNDLE"),
     ("wget/", "WGETRC"),
@@ -49,7 +50,7 @@ _EVERY_LINE = (
 
 
 def log_refused_certificate(host: str, error: Exception, user_agent: str = "") -> None:
-    """A handshake failed. Only if the caller refused our certificate is there something to be said of it."""
+    """Log a failed handshake, if it failed because the caller refused our certificate."""
     alert = _certificate_alert(error)
     if alert is None:
         return

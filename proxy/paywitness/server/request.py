@@ -1,9 +1,9 @@
 """A request's head to a Call, or to a page of our own.
 
-Whose request it is, `Ingress` says, the way by which it came (our address, a provider's port, a proxy setting, a kernel
-redirect), with the target of the request line. The path is forwarded byte for byte; decoded segments are only for
-matching. The rule: a path that the match and the provider could read differently is rejected: empty and dot segments,
-encoded slashes, broken or non-UTF-8 escapes, control characters, fragments.
+`Ingress` is the way by which the request came: our address, a provider's port, a proxy setting, a kernel redirect. It
+says, with the target of the request line, which provider the request is for. The path is forwarded byte for byte;
+decoded segments are only for matching. The rule: a path that the match and the provider could read differently is
+rejected: empty and dot segments, encoded slashes, broken or non-UTF-8 escapes, control characters, fragments.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ HTTP_PORT, HTTPS_PORT = 80, 443
 @dataclass(frozen=True, slots=True)
 class Ingress:
     provider: str | None = None  # every path is this provider's; None: the path says it, or the host
-    host: str | None = None  # whom the caller believes to talk to; its requests must say so too
-    port: int = HTTPS_PORT  # and where
-    redirected: bool = False  # by the kernel: it does not know of us, and its Host says where it wanted to go
+    host: str | None = None  # the host that the caller believes it is connected to; its requests must name it too
+    port: int = HTTPS_PORT  # the port of that host
+    redirected: bool = False  # by the kernel: the caller does not know of us, and its Host names the real destination
 
 
 REVERSE_PROXY = Ingress()
@@ -43,13 +43,13 @@ REVERSE_PROXY = Ingress()
 # Servers that know path parameters drop ";..." before they look at the segment, so "..;x" is ".." to them.
 _EMPTY_OR_DOT = frozenset({"", ".", ".."})
 INTERNAL_NAME = "paywitness"
-INTERNAL_PATH_PREFIX = f"/{INTERNAL_NAME}/"  # on a provider's own port too: there its policy cannot use this path
+INTERNAL_PATH_PREFIX = f"/{INTERNAL_NAME}/"  # also on a provider's own port, so its policy cannot use this path
 _HEX = frozenset("0123456789abcdefABCDEF")
 
 
 class RequestTarget(NamedTuple):
     prefix: str  # the first segment, undecoded: a provider's name, or ours
-    path: str  # below the first segment, as it came; "/" where nothing follows
+    path: str  # below the first segment, as it came; "/" if nothing follows
     query: str
     segments: tuple[str, ...]  # of `path`, decoded
 
@@ -71,7 +71,7 @@ def read_target(raw: str, provider: str | None = None) -> RequestTarget:
         prefix, slash, rest = whole[1:].partition("/")
         path = slash + rest or "/"
         if whole != "/" and (prefix in _EMPTY_OR_DOT or "%" in prefix or "\\" in prefix):
-            _decode_segment(prefix)  # it names nobody; but a trick is called a trick
+            _decode_segment(prefix)  # it names no provider; but an ambiguous path is rejected as such
     if path == "/":
         return RequestTarget(prefix, path, query, ())
     if "%" in path or "/." in path or "//" in path or ";" in path or "\\" in path or path.endswith("/"):
@@ -84,7 +84,7 @@ def _is_absolute(raw: str) -> bool:
 
 
 def _read_absolute(raw: str) -> tuple[str, str]:
-    """An address taken apart: its host and port as they came, and the rest as a path. Users in it are refused."""
+    """An absolute URL taken apart: host and port as they came, and the rest as a path. A user in it is refused."""
     whole = raw.partition("://")[2]
     end = min((position for position in map(whole.find, "/?#") if position >= 0), default=len(whole))
     authority, rest = whole[:end], whole[end:]
@@ -119,7 +119,7 @@ def _path_rejected(detail: str) -> RequestRejected:
 
 # --- Requests
 
-# What payment interfaces use.
+# The methods that payment APIs use.
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 PAGE_HEADERS = (b"origin", b"sec-fetch-site")  # a browser sends one of them, or both, for a page; a service neither
@@ -151,7 +151,7 @@ _OPTIONS_REPLY = Reply(
 
 
 class ParsedRequest(NamedTuple):
-    """What the head of a request asks for."""
+    """A request's head, read: its target, its headers and the provider that it is for."""
 
     method: str
     target: RequestTarget
@@ -159,7 +159,7 @@ class ParsedRequest(NamedTuple):
     via_proxy: bool = False  # the caller asked for the provider's own host: by a proxy setting, or redirected
 
     def root_page(self) -> Reply:
-        """What is told of this port itself. Raises RequestRejected for what only a provider could do."""
+        """The page that describes this port. Raises RequestRejected for a request that only a provider could serve."""
         if self.method == "OPTIONS":
             return _OPTIONS_REPLY
         if self.method not in ("GET", "HEAD"):
@@ -167,19 +167,20 @@ class ParsedRequest(NamedTuple):
         return _ROOT_REPLY
 
     async def internal_page(self, call_handler: CallHandler) -> Reply:
-        """One of our own pages. Raises RequestRejected for any other, and whatever the handler raises."""
+        """One of our own pages. Raises RequestRejected for any other page, and whatever the handler raises."""
         segments = self.target.segments
         if self.method in ("GET", "HEAD") and len(segments) > 1:
             if segments[0] == "operations" and len(segments) == 2:
                 return await call_handler.describe(segments[1], self.call(b""))
-            if segments[0] == "intents":  # a shop's own order number: a slash in it comes as one more segment
+            if segments[0] == "intents":  # a shop's own order number may hold a slash, which makes one more segment
                 merchant, provider = self._intent_filters()
                 return await call_handler.describe_intent("/".join(segments[1:]), merchant, provider, self.call(b""))
         detail = "Below /paywitness/ there are GET /paywitness/operations/{id} and GET /paywitness/intents/{id}."
         raise RequestRejected(Problem.NOT_FOUND, detail)
 
     def _intent_filters(self) -> tuple[str | None, str | None]:
-        """The merchant and provider that the query names. What is not understood is refused: it would widen it."""
+        """The merchant and provider that the query names. Any other parameter is refused, because to ignore it would
+        widen the search."""
         try:
             pairs = parse_qsl(self.target.query, keep_blank_values=True, max_num_fields=2, errors="strict")
         except ValueError:
@@ -199,7 +200,7 @@ class ParsedRequest(NamedTuple):
 def read_request(
     incoming: IncomingRequest, ingress: Ingress, provider_at: Callable[[str], str | None]
 ) -> ParsedRequest:
-    """Whose request it is. Raises RequestRejected if it is nobody's, or could be taken for somebody else's."""
+    """The request and its provider. Raises RequestRejected if it is for none, or could be read as for another."""
     method, target, head = incoming.method, incoming.target, incoming.head
     if method == "CONNECT":
         raise malformed("CONNECT must be the first thing that is asked on a connection.")
@@ -226,7 +227,8 @@ def read_request(
 def _parse_absolute(
     raw: str, method: str, head: RequestHead, ingress: Ingress, provider_at: Callable[[str], str | None]
 ) -> ParsedRequest:
-    """An address in full. Host must say the same (RFC 9112 3.2.2 would overrule it; two readings are one too many)."""
+    """A request for an absolute URL. Host must name the same host. RFC 9112 3.2.2 would ignore Host, but then two
+    readers could disagree."""
     authority, path = _read_absolute(raw)
     host = _host_of(authority)
     if not _same_host(authority, head.host) or (ingress.host is not None and host != ingress.host):
@@ -240,7 +242,7 @@ def _parse_absolute(
 
 
 def _parse_proxied(method: str, target: RequestTarget, head: RequestHead) -> ParsedRequest:
-    """Raises RequestRejected for what has been here before: it would go round for ever."""
+    """Raises RequestRejected for a request that passed through us before, because it would go round for ever."""
     for name, value in head.headers:
         if name.lower() == b"via" and any(_received_by(hop) == _PSEUDONYM for hop in value.lower().split(b",")):
             detail = "Via says that this request came through Paywitness before: an upstream leads back to its sidecar."
@@ -269,13 +271,13 @@ def _host_of(authority: str) -> str | None:
 
 
 def _is_default_port(authority: str, port: int) -> bool:
-    """Whether the port is the scheme's own, said or not."""
+    """Whether the port is the scheme's own, written out or left out."""
     found = host_and_port(authority)
     return found is not None and found[1] in (None, port)
 
 
 def _same_host(authority: str, host: bytes) -> bool:
-    """Whether both name one place. A port may be left out on one side."""
+    """Whether both name the same host and port. One of them may leave the port out."""
     requested, host_header = host_and_port(authority), host_and_port(host.decode("latin-1"))
     return (
         requested is not None
@@ -291,8 +293,8 @@ def check_asker(
     allowed_hosts: AllowedHosts,
     provider_at: Callable[[str], str | None],
 ) -> None:
-    """Raises RequestRejected for what a web page makes a browser ask (`core.allowed_hosts`). Callers that came by a
-    proxy setting, or redirected, asked for the provider's own host: that was looked at already."""
+    """Raises RequestRejected for a request that a web page makes a browser send (`core.allowed_hosts`). A caller that
+    came by a proxy setting or a redirect named the provider's own host, and that was checked already."""
     if request.via_proxy:
         return
     host = request.head.host.decode("latin-1")

@@ -1,13 +1,13 @@
 """Bytes to requests, one after the other. Pure: no socket, no clock.
 
-httptools judges every head and reads the chunks. In front of it stands a grammar of our own for the raw head, because
-httptools lets pass what a payment must not rest on: bare CR and LF before a request, spaces too many in its line, any
+httptools judges every head and reads the chunks. A grammar of our own checks the raw head first, because httptools
+accepts heads that are too ambiguous for a payment: bare CR and LF before a request, extra spaces in its line, any
 version number, several codings. A head must satisfy both. The rule: framing that can be read in two ways is refused,
 never repaired, and nothing behind it is read.
 
-Every request has a parser of its own, so nothing of one can reach the next. Of a body with a length we count the bytes
-ourselves. Of a chunked one only httptools knows the end: if anything came in the same read behind it, that is not read
-as a request.
+Every request has a parser of its own, so no byte of one request can reach the next. We count the bytes of a body with a
+length ourselves. Only httptools knows the end of a chunked body: bytes that came behind it in the same read are not
+read as a request.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HEAD = re.compile(
     rb"\r\n"
 )
 _HEADER = re.compile(rb"\r\n([^:\r]++):[ \t]*+([^\r]*+)")  # in a head that has passed the grammar
-_HEAD_FAULTS = (  # words for a head that the grammar refused; the first that fits
+_HEAD_FAULTS = (  # why the grammar refused a head; the first pattern that matches says it
     (re.compile(rb"(?<!\r)\n|\r(?!\n)"), "A bare CR or LF stands in the head."),
     (re.compile(rb"\r\n[ \t]"), "A header is folded."),
     (re.compile(rb"\A[A-Z]+ [\x21-\x7e]+ HTTP/(?!1\.[01]\r\n)"), "Only HTTP/1.1 and HTTP/1.0 are spoken here."),
@@ -39,7 +39,7 @@ _HEAD_FAULT = "The request is not well-formed HTTP/1.1, or its framing can be re
 _HEAD_END = b"\r\n\r\n"
 _LINE_END = b"\r\n"
 _BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
-_EMPTY_LINES = re.compile(rb"(?:\r\n)*(\n|\r[^\n])?")  # then a bare CR or LF; a CR that came last is none yet
+_EMPTY_LINES = re.compile(rb"(?:\r\n)*(\n|\r[^\n])?")  # then a bare CR or LF; after a last CR its LF may follow
 _BEGINNING = re.compile(rb"[A-Z\r\n]")
 _METHOD = re.compile(rb"[A-Z]{1,20}(?: |\Z)")
 _REQUEST_LINE = re.compile(rb"[A-Z]{1,20} ++[\x21-\x7e]++ ++HTTP/1\.[01]\r\n")
@@ -47,24 +47,24 @@ _CHEAPLY_COPIED_BYTES = 8 * 1024
 _SPACES = 2  # in a request line: before its target and behind it
 
 _CHUNKED_END = b"\r\n0\r\n\r\n"  # how a chunked body without trailers ends
-# Chunk sizes and extensions are no body. They may take this much, plus eight bytes for every byte of body: the tersest
-# honest caller spends five a chunk.
+# Chunk sizes and extensions are not part of the body. They may take this much, plus eight bytes for every byte of body.
+# A caller that sends one byte in each chunk needs five.
 _CHUNK_OVERHEAD_BYTES = 64 * 1024
 _CHUNK_OVERHEAD_RATIO = 8
 
 
 class IncomingRequest(NamedTuple):
-    """A request whose head has come whole."""
+    """A request whose whole head has arrived."""
 
     method: str
     target: str
     is_http11: bool
-    keep_alive: bool  # another may follow it, as far as its head says
+    keep_alive: bool  # its head allows another request after it
     headers: tuple[tuple[bytes, bytes], ...]  # all of them, as they came
     head: RequestHead
 
     def values(self, name: bytes) -> tuple[str, ...]:
-        """Of every header of this name, which is given in lower case."""
+        """The values of every header of this name, which is given in lower case."""
         if name not in self.head.names:
             return ()
         return tuple([value.decode("latin-1") for found, value in self.headers if found.lower() == name])
@@ -74,7 +74,7 @@ class IncomingRequest(NamedTuple):
 
 
 class LengthBody:
-    """The body of one request, as far as it has come and nobody has taken it. Its length was said: perhaps 0."""
+    """The body of one request, as far as it has arrived and nobody has taken it. Its length is known, and may be 0."""
 
     __slots__ = (
         *("bytes_left", "complete", "continue_due", "ends_plainly", "fault", "held", "received_bytes"),
@@ -82,17 +82,17 @@ class LengthBody:
     )
 
     def __init__(self, length: int) -> None:
-        self.bytes_left = length  # so many of the bytes that come next are its own
-        self.held: bytes | bytearray = b""  # what nobody has taken yet
+        self.bytes_left = length  # how many of the next bytes are still part of it
+        self.held: bytes | bytearray = b""  # the bytes that nobody has taken yet
         self.received_bytes = 0
         self.complete = not length
-        self.ends_plainly = True  # it is certain where the next request begins
+        self.ends_plainly = True  # the beginning of the next request is certain
         self.fault: RequestRejected | None = None  # why it will never be whole
-        self.continue_due = False  # its sender waits for an interim answer
-        self.waited_s = 0.0  # so long it was waited for
+        self.continue_due = False  # its sender waits for an interim response
+        self.waited_s = 0.0  # how long we have waited for it
 
     def feed(self, data: bytes) -> bytes:
-        """Read on, and return what is behind its end."""
+        """Read on, and return the bytes behind its end."""
         rest = b""
         if len(data) > self.bytes_left:
             data, rest = data[: self.bytes_left], data[self.bytes_left :]
@@ -104,7 +104,7 @@ class LengthBody:
         return rest
 
     def take(self, bytes_max: int) -> bytes:
-        """The next bytes of it, at most so many."""
+        """The next bytes of it, at most `bytes_max`."""
         held = self.held
         if len(held) <= bytes_max:
             self.held = b""
@@ -127,7 +127,7 @@ class ChunkedBody(LengthBody):
     __slots__ = ("_headers_left", "_overhead_bytes", "_parser", "_stalled_bytes", "_tail", "_trailer_bytes_max")
 
     def __init__(self, limits: ServerLimits) -> None:
-        super().__init__(sys.maxsize)  # perhaps: only httptools will know
+        super().__init__(sys.maxsize)  # the length is unknown: only httptools will find the end
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
         self._headers_left = limits.headers_max  # trailers count among the headers
         self._trailer_bytes_max = limits.head_bytes_max
@@ -145,12 +145,12 @@ class ChunkedBody(LengthBody):
 
     def feed(self, data: bytes) -> bytes:
         if self._parser is None:
-            return b""  # its framing has failed: what comes is nothing
+            return b""  # its framing has failed: further bytes mean nothing
         before = self.received_bytes
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            pass  # nobody switches here; it says so at the end of the body
+            pass  # we never switch protocols; httptools raises this at the end of the body
         except httptools.HttpParserError:
             if not self.complete:
                 self._refuse("The framing of the body is broken.")
@@ -181,7 +181,7 @@ class ChunkedBody(LengthBody):
             self.ends_plainly = False  # a second message in the same read
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Of the head, and of the trailers."""
+        """Called for headers of the head and for trailers."""
         self._headers_left -= 1
         if self._headers_left < 0 and not self.complete:
             self._refuse("The request has more headers and trailers than are served.")
@@ -257,15 +257,15 @@ def _head_fault(raw: bytes) -> str:
 
 
 class RequestParser:
-    """Reads the requests of one connection, one at a time. What comes behind one is kept until it is asked for."""
+    """Reads the requests of one connection, one at a time. Bytes behind one are kept for the next call."""
 
     __slots__ = ("_empty_line_bytes", "_limits", "_searched", "_unread", "body")
 
     def __init__(self, limits: ServerLimits) -> None:
         self._limits = limits
-        self._unread: bytes | bytearray = b""  # what came behind the latest request
-        self._searched = 0  # of it, for the end of a head
-        self._empty_line_bytes = 0  # before it
+        self._unread: bytes | bytearray = b""  # the bytes behind the latest request
+        self._searched = 0  # how many of them were searched for the end of a head
+        self._empty_line_bytes = 0  # how many bytes of empty lines came before them
         self.body: LengthBody = NO_BODY  # of the latest request
 
     @property
@@ -274,7 +274,7 @@ class RequestParser:
 
     @property
     def held_bytes(self) -> int:
-        """All that has come and nobody has taken."""
+        """How many bytes have arrived that nobody has taken."""
         return len(self._unread) + len(self.body.held)
 
     @property
@@ -282,7 +282,7 @@ class RequestParser:
         return _HEAD_END in self._unread
 
     def feed(self, data: bytes) -> int:
-        """Take what has come. How much of all that came nobody has taken yet."""
+        """Take bytes that have arrived. Returns how many bytes nobody has taken yet."""
         if not self.body.complete:
             data = self.body.feed(data)
         if not self._unread:
@@ -294,7 +294,7 @@ class RequestParser:
         return len(self._unread) + len(self.body.held)
 
     def next_request(self) -> IncomingRequest | None:
-        """The next one, once its head is whole; its body is then in `body`. Raises RequestRejected."""
+        """The next request, once its head is whole; its body is then in `body`. Raises RequestRejected."""
         unread = self._unread
         if unread and unread[0] in _LINE_END:
             if not self._skip_empty_lines():
@@ -319,10 +319,10 @@ class RequestParser:
         return request
 
     def _refuse_torn(self) -> None:
-        """Refuse a request whose body is known to be broken before anybody has seen it, or behind which something
-        stands that begins no request: its length is wrong, or what it says of it. Raises RequestRejected.
+        """Refuse a request whose body is known to be broken before anybody has seen it, or is followed by bytes that
+        begin no request: then its real length is not the one that it announced. Raises RequestRejected.
 
-        A bare CR or LF behind it, or a space too many in the next request line, only ends the connection.
+        A bare CR or LF behind it, or an extra space in the next request line, only ends the connection.
         """
         if self.body.fault is not None:
             raise self.body.fault
@@ -333,7 +333,8 @@ class RequestParser:
                 raise malformed("What stands behind the body begins no request: the length of the body is wrong.")
 
     def _cut_off(self, size: int) -> bytes:
-        """The first bytes of what is unread. Of many small requests in one read each costs its own size, not all."""
+        """Take the first unread bytes. If many small requests come in one read, each costs its own size and not that of
+        all."""
         unread = self._unread
         if size == len(unread):
             self._unread = b""
@@ -348,7 +349,7 @@ class RequestParser:
         return first
 
     def begins_ambiguously(self) -> bool:
-        """Whether what came behind the latest request begins in a way that others read otherwise."""
+        """Whether the bytes behind the latest request begin in a way that another parser could read differently."""
         if not self._unread:
             return False
         if not self._skip_empty_lines():
@@ -357,8 +358,8 @@ class RequestParser:
         return end >= 0 and self._unread.count(b" ", 0, end) != _SPACES
 
     def _skip_empty_lines(self) -> bool:
-        """An empty line before a request is harmless (RFC 9112 2.2). Not so a bare CR or LF, which ends a line for some
-        readers and not for others: False."""
+        """Skip the empty lines before a request, which are harmless (RFC 9112 2.2). False if a bare CR or LF follows:
+        it ends a line for some parsers and not for others."""
         unread = self._unread
         if not unread or unread[0] not in _LINE_END:
             return True
@@ -372,8 +373,8 @@ class RequestParser:
         return True
 
     def _refuse_early(self) -> None:
-        """Refuse a head that no continuation can make a good one: waiting would only hide why. Raises
-        RequestRejected."""
+        """Refuse a head that is invalid whatever follows. Waiting for the rest would turn the reason into a timeout.
+        Raises RequestRejected."""
         unread = self._unread
         if unread and not _BEGINNING.match(unread):
             raise malformed(_HEAD_FAULT)

@@ -29,9 +29,9 @@ from paywitness.telemetry.emitter import Tracing
 from paywitness.telemetry.gauges import ServerCounters
 
 _BACKLOG = 1024  # connections the kernel holds for us; its own bound (somaxconn) may be lower
-_ACCEPT_ROUNDS_MAX = 100  # each takes in all that wait; newcomers must not keep a drain from beginning
-_ACCEPT_STEPS = 10  # of the loop, from an accepted socket to a connection; our own listener takes six
-_CANCEL_GRACE_S = 5.0  # what a cancelled exchange gets to come to its end
+_ACCEPT_ROUNDS_MAX = 100  # each accepts all that wait; new connections must not keep a drain from beginning
+_ACCEPT_STEPS = 10  # turns of the loop from an accepted socket to a connection; our own listener takes six
+_CANCEL_GRACE_S = 5.0  # how long a cancelled exchange may take to end
 
 
 class HttpServer:
@@ -67,7 +67,7 @@ class HttpServer:
     ) -> tuple[str, int]:
         """Listen, and return the address bound. With `provider` every path of this port is that provider's; with
         `intercept` callers may also come by a proxy setting, or redirected. With `reuse_port` other sidecars of this
-        machine may listen there too, and the kernel deals out connections."""
+        machine may listen there too, and the kernel distributes the connections."""
         loop = asyncio.get_running_loop()
         if self._sweep_timer is None:
             self._sweep_timer = loop.call_later(self._tick_s, self._sweep, loop)
@@ -89,28 +89,29 @@ class HttpServer:
         return bound[0], bound[1]
 
     def stop(self, host: str, port: int) -> None:
-        """Listen there no longer. Connections that came by it stay."""
+        """Stop listening there. Connections that came by that address stay."""
         for listener in tuple(self._listeners):
             if any(listening.getsockname()[:2] == (host, port) for listening in listener.sockets):
                 listener.close()
                 self._listeners.remove(listener)
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Look at every wait once a tick. Cheaper than a timer for each, and a wait costs its request nothing."""
+        """Check the timeouts of every connection once a tick. That is cheaper than one timer for each wait."""
         now = loop.time()
         for connection in tuple(self._registry.connections):
             connection.check_timeouts(now)
         self._sweep_timer = loop.call_later(self._tick_s, self._sweep, loop)
 
     def stop_keep_alive(self) -> None:
-        """From now on each answer says `Connection: close`: callers with kept connections find another sidecar by
-        themselves. New ones are still let in."""
+        """From now on each reply says `Connection: close`, so that callers with kept connections move to another
+        sidecar. New connections are still accepted."""
         self._registry.draining = True
 
     async def drain(self, grace_s: float) -> int:
-        """Take no more connections, let what is being served finish, then cut the rest. Returns how many were cut.
+        """Accept no more connections, let requests that are being served finish, then cut the rest. Returns how many
+        were cut.
 
-        Requests that have arrived are answered, with `Connection: close`. Idle connections end at once.
+        Requests that have arrived get their reply, with `Connection: close`. Idle connections end at once.
         """
         self._registry.draining = True
         await self._accept_all()
@@ -128,7 +129,7 @@ class HttpServer:
         return self._abort_all()
 
     async def close(self) -> None:
-        """End everything at once. What the engine is still carrying loses its caller, and is cancelled."""
+        """End everything at once. Calls that the engine still runs lose their caller, and are cancelled."""
         self._registry.draining = self._registry.closed = True
         self._stop_listening()
         if self._sweep_timer is not None:
@@ -138,18 +139,18 @@ class HttpServer:
             connection.loop_task for connection in self._registry.connections if connection.loop_task
         }
         self._abort_all()
-        await self._registry.tasks.stop()  # those too whose caller has left
+        await self._registry.tasks.stop()  # the tasks of callers that have left too
         if ending:
             await asyncio.wait(ending, timeout=_CANCEL_GRACE_S)
         await (
             self._await_accepted()
-        )  # what was accepted just now comes in only to be turned away: else nobody closes it
+        )  # a connection that was accepted just now arrives only to be closed: otherwise nobody would close it
         for listener in self._listeners:
             await listener.wait_closed()
         self._listeners.clear()
 
     async def _accept_all(self) -> None:
-        """Let in those that wait at the door: closing it would reset them, with what they have sent."""
+        """Accept the connections that wait in the backlog. Closing the socket would reset them and lose their bytes."""
         numbers = [listening.fileno() for listener in self._listeners for listening in listener.sockets]
         rounds = 0
         while _readable(numbers) and rounds < _ACCEPT_ROUNDS_MAX:
@@ -158,7 +159,7 @@ class HttpServer:
         await self._await_accepted()
 
     async def _await_accepted(self) -> None:
-        """Connections that the loop has accepted reach us a few of its turns later."""
+        """Wait a few turns of the loop, because a connection that it has accepted reaches us only then."""
         for _ in range(_ACCEPT_STEPS):
             await asyncio.sleep(0)
 
@@ -175,7 +176,7 @@ class HttpServer:
 
 
 def _readable(file_numbers: Iterable[int]) -> set[int]:
-    """Those on which bytes have arrived that nobody has read: a request is under way on them."""
+    """The sockets with unread bytes: a request is under way on them."""
     poll = select.poll()
     for number in file_numbers:
         poll.register(number, select.POLLIN)
@@ -203,7 +204,7 @@ class ProviderListeners:
             await self.sync()
 
     async def sync(self) -> None:
-        """Open what the book asks for and is not open, close what it no longer does."""
+        """Open the ports that the book names and that are not open. Close those that it no longer names."""
         book = self._book()
         if book is self._applied_book:
             return

@@ -1,8 +1,8 @@
-"""Where deliveries come from, and how many of one address are looked at that turn out not to be genuine.
+"""The address that a webhook comes from, and the bound on webhooks of one address that are not genuine.
 
-A delivery takes a token of its address before its body is read, and gives it back if its signature was genuine. An
-address without tokens is told 429: its provider sends again. The table has a bound; the address that was quiet the
-longest is forgotten first.
+A webhook takes a token of its address before its body is read, and gives it back if its signature was genuine. An
+address without tokens gets 429, and its provider sends the webhook again. The table has a bound: the address that was
+quiet the longest is forgotten first.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from paywitness.clock import Clock
 from paywitness.option_defaults import Network
 
 SOURCES_MAX = 10_000
-BURST_SECONDS = 10  # worth of tokens that an address has at first
-_IPV6_NETWORK_BITS = 64  # what one host is given: it may use any address in it
+BURST_SECONDS = 10  # an address has this many seconds' worth of tokens at first
+_IPV6_NETWORK_BITS = 64  # the network that one host is given: it may use any address in it
 
 
 @dataclass(slots=True)
 class SourceLimiter:
     clock: Clock
     per_s: float
-    _tokens: OrderedDict[str, tuple[float, float]] = field(default_factory=OrderedDict)  # left, as of when
+    _tokens: OrderedDict[str, tuple[float, float]] = field(default_factory=OrderedDict)  # tokens left, as of when
 
     @property
     def burst(self) -> float:
         return self.per_s * BURST_SECONDS
 
     def take(self, source: str) -> bool:
-        """Whether a delivery of this address may be looked at."""
+        """Whether a webhook of this address may be read. Takes a token if so."""
         now_mono = self.clock.mono()
         tokens = self._left(source, now_mono)
         taken = tokens >= 1.0
@@ -42,7 +42,7 @@ class SourceLimiter:
         return taken
 
     def give_back(self, source: str) -> None:
-        """What it had sent was genuine."""
+        """The webhook was genuine: give its token back."""
         if source in self._tokens:
             now_mono = self.clock.mono()
             self._tokens[source] = (min(self.burst, self._left(source, now_mono) + 1.0), now_mono)
@@ -53,14 +53,14 @@ class SourceLimiter:
 
 
 def source_of(peer: str, forwarded_for: Iterable[str], trusted: tuple[Network, ...]) -> str:
-    """Whose delivery it is: the peer's, or, if the peer is a proxy of ours, that of the nearest address before it that
-    is none. IPv6 addresses count by the network that one host is given."""
+    """The address that a webhook comes from: the peer's, or, if the peer is a trusted proxy, the nearest one before it
+    that is no trusted proxy. IPv6 addresses count by the network that one host is given."""
     hops = [hop.strip() for line in forwarded_for for hop in line.split(",")] if trusted else []
     source = peer
     while hops and _is_in(source, trusted):
         hop = hops.pop()
         if _parsed(hop) is None:
-            break  # not written by a proxy of ours
+            break  # no trusted proxy wrote this
         source = hop
     address = _parsed(source)
     if isinstance(address, ipaddress.IPv6Address):

@@ -1,8 +1,8 @@
 """The listener for providers' webhooks: a port of its own, which may be public. `POST /paywitness/webhooks/{provider}`,
 or with `/{account}` behind it.
 
-Connections, heads and bodies are bounded as on the other ports. A stranger learns nothing here: what is not an address
-of ours is 404, what is not genuine is 401 or what its provider wants to hear, and neither says why.
+Connections, heads and bodies are bounded as on the other ports. A stranger learns nothing here: an unknown address gets
+404, a webhook that is not genuine gets 401 or the status that the policy sets, and neither reply says why.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from paywitness.telemetry.logs import raised_at
 
 _log = logging.getLogger("paywitness.edge")
 
-# Providers send a few kilobytes at once. Whoever needs longer, or more connections than these, is no provider.
+# Providers send a few kilobytes at once. A client that needs longer, or more connections than these, is no provider.
 WEBHOOK_LIMITS = ServerLimits(
     head_s=10.0,
     body_s=10.0,
@@ -46,7 +46,7 @@ _RETRY_AFTER_S = 5
 JsonMembers = dict[str, str | int]
 
 _NOT_GENUINE = ("webhook-not-genuine", "The webhook is not genuine")
-_PROBLEMS = {  # what is said beside a status that is no 2xx; the same for every reason behind it
+_PROBLEMS = {  # type and title of the reply for each status that is no 2xx, whatever the reason behind it
     400: ("webhook-unreadable", "The body is not JSON"),
     **dict.fromkeys((401, 403, 498), _NOT_GENUINE),  # by the policy's `refuse_with`; HTTP itself knows no 498
     404: ("not-found", "There is no such thing here"),
@@ -58,17 +58,17 @@ _PROBLEMS = {  # what is said beside a status that is no 2xx; the same for every
 }
 
 
-# There are no payment calls on this port: every request is a delivery, or nothing, and nobody is there to carry it.
+# There are no payment calls on this port, so no call handler is needed.
 _NO_CALL_HANDLER = cast(CallHandler, None)
 
 
 class WebhookReceiver(Protocol):
-    """What the listener needs of the engine."""
+    """The listener's view of the engine."""
 
     async def receive(self, provider: str, account: str, headers: Headers, body: bytes) -> WebhookReply: ...
 
     def refuse(self, provider: str, result: InboxResult, status_code: int) -> WebhookReply:
-        """Count a delivery that was refused unread."""
+        """Count a webhook that was refused unread."""
         ...
 
 
@@ -93,7 +93,7 @@ class WebhookServer(HttpServer):
 
 @dataclass(frozen=True, slots=True)
 class _WebhookDispatcher(RequestDispatcher):
-    """One delivery from its head to its answer."""
+    """One webhook from its head to its reply."""
 
     receiver: WebhookReceiver
     sources: SourceLimiter
@@ -120,7 +120,7 @@ class _WebhookDispatcher(RequestDispatcher):
             return _refused(rejection), rejection.closes
 
     async def _receive(self, request: ParsedRequest, connection: ServerConnection, source: str) -> WebhookReply:
-        """Raises RequestRejected for a body that is not read."""
+        """Receive one webhook. Raises RequestRejected if its body is not read."""
         _, provider, *account = request.target.segments
         if not self.sources.take(source):
             return self.receiver.refuse(provider, InboxResult.TOO_MANY, 429)
@@ -132,7 +132,7 @@ class _WebhookDispatcher(RequestDispatcher):
             raise
         try:
             reply = await self.receiver.receive(provider, account[0] if account else "", request.head.headers, whole)
-        except Exception as error:  # noqa: BLE001 - an answer all the same: not kept, so not 2xx
+        except Exception as error:  # noqa: BLE001 - reply all the same: the webhook was not kept, so no 2xx
             _log.error("receiving a webhook failed by %s at %s", type(error).__name__, raised_at(error), extra=REPEATS)
             return WebhookReply(500)
         if reply.genuine:
@@ -141,13 +141,13 @@ class _WebhookDispatcher(RequestDispatcher):
 
 
 def _is_from_page(incoming: IncomingRequest) -> bool:
-    """Whether a browser sends it: providers set neither header. Any Host will do: the address of this port is public,
-    and a delivery is believed by its signature."""
+    """Whether a browser sends it: providers set neither header. Host is not checked, because the address of this port
+    is public and only the signature makes a webhook genuine."""
     return not incoming.head.names.isdisjoint(PAGE_HEADERS)
 
 
 def _no_provider(host: str) -> None:
-    """Nobody is carried anywhere from here."""
+    """This port forwards to no provider."""
 
 
 def _reply(webhook_reply: WebhookReply) -> Reply:
@@ -165,8 +165,8 @@ def _reply(webhook_reply: WebhookReply) -> Reply:
 
 
 def _refused(rejection: RequestRejected) -> Reply:
-    """The reply to a request that is not read to its end. No payment is behind it, so the reply says nothing of what
-    was sent."""
+    """The reply to a request that is not read to its end. It is no payment call, so the reply does not say whether
+    something was sent."""
     definition = PROBLEMS[rejection.kind]
     members: JsonMembers = {
         "type": PROBLEM_TYPE_PREFIX + rejection.kind,

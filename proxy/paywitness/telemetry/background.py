@@ -1,5 +1,5 @@
-"""What goes on after the caller has left, counted: inquiries, webhooks, fallbacks, customers who do not act, deliveries
-of events. `docs/metrics.md` says what each is for."""
+"""Counters of work that goes on after the caller has left: inquiries, webhooks, fallbacks, customers who do not act,
+deliveries of events. `docs/metrics.md` says what each is for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from paywitness.telemetry.events import (
 )
 from paywitness.telemetry.prometheus import OPERATION_LABELS, BoundedLabels, DurationHistogram, KnownNames
 
-# A second is a webhook beside its response; providers repeat one that was refused for three days and more.
+# A webhook that is sent with its response takes a second. Providers repeat a refused one for three days and more.
 _DELAY_BUCKETS_S = (0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 21600.0, 86400.0, 259200.0)
 
 
@@ -85,7 +85,7 @@ class BackgroundMetrics:
 
     @property
     def of_operations(self) -> tuple[Counter, ...]:
-        """Those that have an operation's labels, and begin at zero."""
+        """The counters that have an operation's labels, and begin at zero."""
         return self.exhausted, self.late_successes, self.actions_expired
 
     def begin_at_zero(self) -> None:
@@ -106,11 +106,11 @@ class BackgroundMetrics:
     def fell_back(self, event: FellBack) -> None:
         routes = (self._names.provider(event.from_provider), self._names.provider(event.to_provider))
         self._fallbacks.labels(*routes, self._fallback_reasons.label(event.reason)).inc()
-        if event.ended is not None:  # one that is left for a further route is not told as ended otherwise
+        if event.ended is not None:  # no other event reports the end of an operation that was left for another route
             self.fallback_ended(event.ended)
 
     def fallback_ended(self, operation: Operation) -> None:
-        """An operation has ended, for the first and only time. Those that stand for none are not counted."""
+        """Count the end of an operation, which comes once. Only operations that a fallback started are counted."""
         if operation.fallback_from:
             routes = (self._names.provider(operation.fallback_from), self._names.provider(operation.provider))
             reason = self._fallback_reasons.label(operation.fallback_reason)

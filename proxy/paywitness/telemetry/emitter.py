@@ -1,5 +1,5 @@
 """`Telemetry.emit`: the only entry. One event feeds the metrics and the log, so the two cannot disagree. It feeds the
-spans too, when traces are asked for.
+spans too, if traces are configured.
 """
 
 from __future__ import annotations
@@ -47,33 +47,33 @@ from paywitness.telemetry.metrics import Metrics
 # --- Tracing
 # Tracing: whether spans are made, and where they go. An extra, off unless the environment names a collector.
 #
-# Everything is said by OpenTelemetry's own variables; its SDK reads the rest of them itself. Where nothing is asked
-# for, nothing of it is imported and no call passes it.
+# OpenTelemetry's own environment variables configure it; its SDK reads most of them itself. If none names a collector,
+# OpenTelemetry is not imported and no call pays for it.
 
 _tracing_log = logging.getLogger("paywitness.tracing")
 
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 EventListener = Callable[[Any], None]
-EventListeners = Mapping[type[Any], tuple[EventListener, EventListener]]  # who counts it, who writes it down
+EventListeners = Mapping[type[Any], tuple[EventListener, EventListener]]  # the one that counts it, the one that logs it
 
 
 class Tracing(Protocol):
-    """What makes spans: `spans.Spans`, by its shape."""
+    """A maker of spans: the interface of `spans.Spans`."""
 
     def call(self, traceparent: str | None, tracestate: str | None) -> AbstractContextManager[None]:
-        """Around all that is done for one call."""
+        """A span around all work for one call."""
         ...
 
     def with_span_listeners(self, listeners: EventListeners) -> EventListeners:
-        """Listeners to records, with those that make spans among them."""
+        """The listeners, with those that make spans added."""
         ...
 
     async def close(self) -> None: ...
 
 
 def is_configured(environment: Mapping[str, str]) -> bool:
-    """Whether a collector is named, and nothing says that it shall get no traces."""
+    """Whether a collector is named, and no variable switches traces off."""
     if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return False
     if environment.get("OTEL_TRACES_EXPORTER", "otlp").strip() != "otlp":
@@ -82,7 +82,7 @@ def is_configured(environment: Mapping[str, str]) -> bool:
 
 
 def open_tracing(environment: Mapping[str, str], version: str, now: Callable[[], float]) -> Tracing | None:
-    """Spans for the collector that the environment names; None where there is none, or the extra is missing."""
+    """Spans for the collector that the environment names. None if it names none, or if the extra is missing."""
     if not is_configured(environment):
         return None
     try:
@@ -102,7 +102,7 @@ def open_tracing(environment: Mapping[str, str], version: str, now: Callable[[],
 
 
 def _attributes(environment: Mapping[str, str], version: str) -> Iterator[tuple[str, str]]:
-    """Who we are, where the operator has not said it better."""
+    """The attributes that name this service, unless the operator has set them."""
     said = environment.get("OTEL_RESOURCE_ATTRIBUTES", "")
     if "OTEL_SERVICE_NAME" not in environment and "service.name=" not in said:
         yield "service.name", "paywitness"
@@ -120,11 +120,12 @@ def _not_counted(event: TelemetryEvent) -> None:
 
 
 def _not_logged(event: TelemetryEvent) -> None:
-    """Another line says it: that of its first attempt, or that of the webhook."""
+    """Another line reports it already: that of its first attempt, or that of the webhook."""
 
 
-# The highest level of the lines that come of these, which every call emits. If no such line is written, nobody is asked
-# for one. Refused calls and journal calls count in lines about an outage of the journal, which are warnings.
+# Every call emits these events. For each the highest level that its lines have: if the log drops that level, the log
+# listener is not called. Refused calls and journal calls count in lines about an outage of the journal, which are
+# warnings.
 _LOG_LEVELS: Mapping[type[Any], int] = {
     AttemptFinished: logging.INFO,
     CallAnswered: logging.WARNING,
@@ -135,7 +136,7 @@ _LOG_LEVELS: Mapping[type[Any], int] = {
 
 
 class Telemetry:
-    """Tells records on. Holds nothing of its own."""
+    """Passes each event to its listeners. It has no state of its own."""
 
     def __init__(self, metrics: Metrics, logs: LogWriter, tracing: Tracing | None = None) -> None:
         self.metrics = metrics
@@ -172,10 +173,10 @@ class Telemetry:
             PolicyReloaded: (metrics.policy_reloaded, logs.policy_reloaded),
         }
         self._listeners = listeners if tracing is None else tracing.with_span_listeners(listeners)
-        self._log_levels = _LOG_LEVELS if tracing is None else {}  # a span is made of what is not logged too
+        self._log_levels = _LOG_LEVELS if tracing is None else {}  # events that are not logged become spans too
 
     def emit(self, event: TelemetryEvent) -> None:
-        """Count it and write it down. Never raises: the money has moved, and its answer must not be lost for a line."""
+        """Count the event and log it. Never raises: money has moved, and the reply must not be lost for a log line."""
         try:
             kind = type(event)
             count, write = self._listeners[kind]

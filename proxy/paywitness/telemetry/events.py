@@ -1,14 +1,17 @@
-"""Telemetry events: what happened, in the past tense, as the log and the metrics are told it. Values only, no payload.
+"""Telemetry events: the facts that the log and the metrics are fed with, in the past tense. Values only, no payload.
 
-Who tells what: whoever claims tells `OperationStarted`; the engine tells `AttemptFinished` after each attempt's record
-is durable, and the `transition_events` of every write that it or the resolver made; the server tells `CallAnswered`
-once for each call, and `CallRefused` or `CallForwarded` where that is what became of it; whoever calls the journal
-tells `JournalCalled`, and a loop of ours that it kept waiting `JournalUnanswered`; the watch over the policy files
-tells `PolicyReloaded`. The resolver tells `InquiryFinished` and `ScheduleRanOut`; whoever receives and applies webhooks
-`WebhookReceived` and `WebhookDelayed`; whoever takes another route `FellBack`; the outbox `OutboxDelivered`. Whoever
-asks for a retry's allowance tells `RetryRefused`; whoever reports to the circuits `CircuitChanged`; the admin port
-`CircuitForced`; whoever runs an operator's command on a payment `PaymentCommandRun`; whoever sees that the journal went
-back `JournalRolledBack`. Whoever only watches a call tells `CallShadowed`.
+Which part emits which event:
+
+- the journal writer emits `OperationStarted` for a new claim, and the fallback for the operation that it starts;
+- `AttemptFinished` follows when an attempt's record is durable. Each writer of a change emits its `transition_events`;
+- the engine emits `CallAnswered` once for each call, and `CallRefused` or `CallForwarded` if the call ended so. Shadow
+  mode emits `CallShadowed`;
+- the callers of the journal emit `JournalCalled`, and a background loop that the journal kept waiting
+  `JournalUnanswered`. The rollback monitor emits `JournalRolledBack`;
+- the resolver emits `InquiryFinished` and `ScheduleRanOut`, the receiver and the applier of webhooks `WebhookReceived`
+  and `WebhookDelayed`, the fallback `FellBack`, the outbox `OutboxDelivered`, the policy reload `PolicyReloaded`;
+- the retry budget emits `RetryRefused`, the reports to the circuits `CircuitChanged`. The admin port emits
+  `CircuitForced`, an operator's command on a payment `PaymentCommandRun`.
 """
 
 from __future__ import annotations
@@ -29,15 +32,15 @@ from paywitness.core.result import Classification, Effect
 
 
 class EvidenceKind(StrEnum):
-    """What can end a doubt. Elapsed time is not among them."""
+    """The kinds of evidence that can end a doubt. Elapsed time is none of them."""
 
-    RESPONSE = "response"  # the answer to an attempt
-    REPLAY = "replay"  # the answer to a re-send under the same key
+    RESPONSE = "response"  # the response to an attempt
+    REPLAY = "replay"  # the response to a re-send under the same key
     INQUIRY = "inquiry"
     WEBHOOK = "webhook"
     CANCEL = "cancel"
     OPERATOR = "operator"
-    LEASE = "lease"  # of what ended without evidence because it was never sent; never of a doubt
+    LEASE = "lease"  # the operation ended without evidence because it was never sent; never ends a doubt
 
 
 @record
@@ -49,7 +52,7 @@ class OperationStarted:
 
 @record
 class AttemptFinished:
-    """An attempt ended, was read, decided upon and written down. `operation` is as it now stands."""
+    """An attempt ended, was classified, decided on and recorded. `operation` is as it now stands."""
 
     operation: Operation
     attempt: AttemptSummary
@@ -59,7 +62,7 @@ class AttemptFinished:
 
 @record
 class CallAnswered:
-    """A caller has its answer. Names are None where no policy gave one."""
+    """A caller has its reply. Names are None if no policy gave one."""
 
     provider: str | None
     operation_name: str | None
@@ -82,7 +85,7 @@ class CallRefused:
 
 @record
 class LimitChecked:
-    """A movement was held against the balance of its payment and does not fit, or cannot be said to fit."""
+    """A movement was compared with the balance of its payment. It does not fit, or it is unknown whether it fits."""
 
     provider: str
     operation: str
@@ -98,13 +101,13 @@ class CallForwarded:
 
 @record
 class CallShadowed:
-    """A call of a provider in shadow mode passed as it came. What would have been done instead, and by which rule."""
+    """A call of a provider in shadow mode passed as it came. The event says what enforce mode would have done."""
 
     provider: str
     operation_name: str | None
     action: str  # a decision's, or replayed, refused, not_judged
     because: str  # the rule, the problem or the verdict; a name from our code
-    classification: Classification | None = None  # None where the answer was not looked at
+    classification: Classification | None = None  # None if the response was not read
     status_code: int | None = None
     duration_s: float = 0.0
 
@@ -119,7 +122,7 @@ class OperationEnded:
 
 @record
 class DoubtOpened:
-    """An operation came into doubt that had none."""
+    """An operation without doubt came into doubt."""
 
     operation: Operation
 
@@ -142,7 +145,7 @@ class ReviewOpened:
 
 @record
 class IncidentOpened:
-    """Evidence contradicted what was final, or what we assumed. `kind` is a name from our code."""
+    """Evidence contradicted a final outcome, or an assumption of ours. `kind` is a name from our code."""
 
     operation: Operation
     kind: str
@@ -150,18 +153,18 @@ class IncidentOpened:
 
 @record
 class InquiryFinished:
-    """The provider was asked what became of an operation. `operation` is as it now stands."""
+    """An inquiry about an operation ended. `operation` is as it now stands."""
 
     operation: Operation
     finding: Finding
     duration_s: float
-    reason: InquiryReason  # why it was asked
-    hedged: bool = False  # asked while an attempt was still awaited
+    reason: InquiryReason  # why the provider was asked
+    hedged: bool = False  # sent while an attempt still waited for its response
 
 
 @record
 class WebhookReceived:
-    """A webhook came, or what it told was applied. `result` is a name from our code; `provider` may be anything."""
+    """A webhook came, or its event was applied. `result` is a name from our code; `provider` may be anything."""
 
     provider: str | None
     result: str
@@ -169,7 +172,7 @@ class WebhookReceived:
 
 @record
 class WebhookDelayed:
-    """A webhook came so long after what it tells of, or after our first send if it does not say when that was."""
+    """How long a webhook came after the change that it reports, or after our first send if it gives no time."""
 
     provider: str
     delay_s: float
@@ -195,7 +198,7 @@ class ActionExpired:
 
 @record
 class ScheduleRanOut:
-    """Every look of the schedule was taken and the doubt stands: a person is asked."""
+    """Every inquiry of the schedule was made and the doubt remains: the operation goes to review."""
 
     operation: Operation
 
@@ -207,13 +210,13 @@ class OutboxDelivered:
     count: int
     failed: bool
     lag: int
-    why: str = ""  # it failed; words of our code
+    why: str = ""  # why it failed; words of our code
     gone: bool = False  # the sink wants no more events at all
 
 
 @record
 class RetryRefused:
-    """A retry that was safe found no allowance left. `scope`: the one that will refuse the longest."""
+    """The retry budget refused a safe retry. `scope`: the scope that will refuse the longest."""
 
     provider: str
     operation_name: str
@@ -223,7 +226,7 @@ class RetryRefused:
 
 @record
 class CircuitChanged:
-    """A circuit stands in another state. `fleet`: for all sidecars; else for this one."""
+    """A circuit changed its state. `fleet`: for all sidecars; otherwise for this one."""
 
     provider: str
     group: CallGroup
@@ -234,15 +237,15 @@ class CircuitChanged:
 
 @record
 class CircuitForced:
-    """An operator's word about a circuit was put in force, or taken back (`state` None)."""
+    """An operator forced a circuit into a state, or ended that (`state` None)."""
 
     provider: str
     group: CallGroup
     state: CircuitState | None
     actor: str
     reason: str
-    for_s: float = 0.0  # 0 where it was taken back
-    confirmed: bool = True  # else the store did not say so, and it may or may not be in force
+    for_s: float = 0.0  # 0 if it was ended
+    confirmed: bool = True  # False: the store did not confirm it, so it may or may not be in force
 
 
 @record
@@ -254,23 +257,23 @@ class PaymentCommandRun:
     action: str  # adopt, balance, not-paid
     actor: str
     reason: str
-    stated: str  # what the payment was made to say; words of our code
+    stated: str  # the statement about the payment; words of our code
 
 
 @record
 class JournalRolledBack:
-    """The journal's store went back to an earlier time: it may have forgotten what it had confirmed."""
+    """The journal's store went back to an earlier time: it may have lost records that it had confirmed."""
 
     detail: str  # words of our code, or the store's own ids; no input
 
 
 @record
 class ClockJumped:
-    """The clocks did not agree, or nobody had looked at them for a while (`core.ages`)."""
+    """The clocks did not agree, or no sidecar had read them for a while (`core.ages`)."""
 
-    gap: bool  # nobody lived, and no clock of ours covers it
-    left_out_s: float  # so much of the journal's time is not counted as passed
-    added_s: float  # so much more than the journal's time may have passed
+    gap: bool  # no sidecar ran, so no clock of ours covers this time
+    left_out_s: float  # how much of the journal's time is not counted as passed
+    added_s: float  # how much more than the journal's time may have passed
 
 
 @record
@@ -284,14 +287,14 @@ class JournalCalled:
 
 @record
 class JournalUnanswered:
-    """One of our own loops could not do its work, because the journal did not answer."""
+    """A background loop of ours could not do its work, because the journal did not reply."""
 
     waits: str  # the work that waits; words of our code
 
 
 @record
 class PolicyReloaded:
-    """The policy files were read, at the start or after an edit. Not ok: the last good book stays in force."""
+    """The policy files were read, at the start or after an edit. If not ok, the last good book stays in force."""
 
     revision: str  # of the book that is now in force
     ok: bool
@@ -338,10 +341,10 @@ _TransitionEvent = OperationEnded | DoubtOpened | DoubtClosed | IncidentOpened |
 def transition_events(
     before: Operation | None, after: Operation, evidence_kind: EvidenceKind, now: float
 ) -> tuple[_TransitionEvent, ...]:
-    """What a write changed that is worth telling beside the attempt. `before` is None where it is not at hand: after a
-    lease ran out."""
+    """The events of a write, beside that of the attempt. `before` is None if the operation's earlier state is not at
+    hand: after a lease ran out."""
     ended_before = before is not None and before.state.ended
-    # A doubt that an attempt left behind has that attempt's effect; one that a lost holder left behind has none yet.
+    # A doubt that an attempt left has that attempt's effect. A doubt that a lost lease holder left has no effect yet.
     doubted_before = before.state.in_doubt if before is not None else after.effect not in {None, Effect.NONE}
     events: list[_TransitionEvent] = []
     if after.state.in_doubt and not doubted_before:

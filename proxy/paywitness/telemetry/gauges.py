@@ -33,7 +33,7 @@ from paywitness.telemetry.prometheus import (
 
 @dataclass(frozen=True, slots=True)
 class _DoubtSnapshot:
-    """What was last counted, in labels. Immutable: a scrape in another thread sees one count or the next."""
+    """The last count, by labels. Immutable: a scrape in another thread sees one count or the next."""
 
     operations: Mapping[OperationLabels, int]
     money: Mapping[tuple[str, str], float]  # provider, currency; major units
@@ -42,7 +42,7 @@ class _DoubtSnapshot:
 
 
 def reviews_by_reason(operations: Iterable[Operation]) -> dict[tuple[str, str], int]:
-    """How many of these are in review, by provider and the rule that sent them there."""
+    """How many of these operations are in review, by provider and the rule that sent them there."""
     return dict(Counter((each.provider, each.because) for each in operations if each.state is State.REQUIRES_REVIEW))
 
 
@@ -58,11 +58,11 @@ class DoubtGauges:
 
     @property
     def counts(self) -> tuple[DoubtCount, ...]:
-        """What was last shown; empty before the first time."""
+        """The counts that were last shown. Empty before the first count."""
         return self._counts
 
     def update(self, counts: Iterable[DoubtCount], reviews: Mapping[tuple[str, str], int] | None = None) -> None:
-        """Show what the journal counted. `reviews`: operations in review by provider and reason, as far as known."""
+        """Show the journal's counts. `reviews`: operations in review by provider and reason, as far as known."""
         self._counts = tuple(counts)
         for count in self._counts:
             self._names.learn_operation(count.provider, count.operation)
@@ -82,7 +82,7 @@ class DoubtGauges:
         self._snapshot = _DoubtSnapshot(operations, money, self._reviews(reviews or {}), oldest_at)
 
     def _reviews(self, listed: Mapping[tuple[str, str], int]) -> dict[tuple[str, str], int]:
-        """Reviews by reason; what was counted beyond those that were listed has the reason `other`."""
+        """Reviews by reason. Reviews that were counted but not listed have the reason `other`."""
         unlisted: dict[str, int] = {}
         for count in self._counts:
             if count.state is State.REQUIRES_REVIEW:
@@ -139,7 +139,7 @@ class DoubtGauges:
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """What waits for one provider and operation. `oldest_age_s`: of the one that waits longest."""
+    """The operations of one provider and name that wait. `oldest_age_s`: the age of the one that waits longest."""
 
     provider: str
     operation: str
@@ -148,7 +148,8 @@ class QueueRow:
 
 
 def queue_rows(counts: Iterable[DoubtCount], pending: Iterable[Operation], now: float) -> tuple[QueueRow, ...]:
-    """What will be looked at again by itself: what is in doubt, as the journal counted it, and what is pending."""
+    """The operations that the resolver will take by itself: those in doubt, as the journal counted them, and those
+    pending."""
     in_doubt = [
         QueueRow(each.provider, each.operation, each.count, max(0.0, now - each.oldest_at))
         for each in counts
@@ -237,7 +238,7 @@ class PaymentGauges:
 
 @dataclass(frozen=True, slots=True)
 class LimitsSources:
-    """Whom to ask. None of them may wait for anything."""
+    """The sources of the snapshot. None of them may wait for I/O."""
 
     circuits: Callable[[], Iterable[CircuitStatus]]
     remaining: Callable[[str], Mapping[BudgetScope, float]]  # of a provider's writes
@@ -255,7 +256,7 @@ class _LimitsSnapshot:
 
 
 class LimitsGauges:
-    """A collector of the registry. Shows nothing before it was told whom to ask, and has looked."""
+    """A collector of the registry. Shows nothing before `watch` and the first `refresh`."""
 
     def __init__(self, names: KnownNames) -> None:
         self._names = names
@@ -266,12 +267,12 @@ class LimitsGauges:
         self._sources = sources
 
     def refresh(self) -> None:
-        """See how things stand now. Not in another thread than theirs."""
+        """Take a snapshot of the limits. Call it in the loop's thread, as the limits run there."""
         sources = self._sources
         if sources is None:
             return
         known = self._names.providers()
-        # A provider that nobody has called yet has its series too, so that an alert has something to compare with.
+        # A provider without a call yet has its series too, because an alert needs an earlier value to compare with.
         states = {(provider, group): CircuitState.CLOSED for provider in known for group in CallGroup}
         holds = {(provider, group, kind): 0 for provider in known for group in CallGroup for kind in LimitedBy}
         statuses = [one for one in sources.circuits() if one.provider in known]
@@ -350,12 +351,12 @@ _REASON_LABELS = ("reason",)
 
 @dataclass(slots=True)
 class ServerCounters:
-    """What a server counts. Reasons are words of our code: a problem's name, or one of `server.limits_and_timeouts`."""
+    """The counters of a server. A reason is a name from our code: a problem's, or one of `limits_and_timeouts`."""
 
     connections_open: int = 0
     requests: int = 0
     refused: Counter[str] = field(default_factory=Counter)
-    broken: Counter[str] = field(default_factory=Counter)  # answers that did not reach their end, by whose fault
+    broken: Counter[str] = field(default_factory=Counter)  # replies that broke off before their end, by whose fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,7 +367,7 @@ class _ServerSnapshot:
 
 
 class ServerGauges:
-    """A collector of the registry. Shows nothing before it was told what to watch, and has looked."""
+    """A collector of the registry. Shows nothing before `watch` and the first `refresh`."""
 
     def __init__(self) -> None:
         self._counters: ServerCounters | None = None
@@ -377,7 +378,7 @@ class ServerGauges:
         self._counters = counters
 
     def refresh(self) -> None:
-        """See how things stand now. Not in another thread than the server's."""
+        """Take a snapshot of the counters. Call it in the server's thread."""
         if self._counters is not None:
             refused, broken = self._bounded(self._counters.refused), self._bounded(self._counters.broken)
             self._snapshot = _ServerSnapshot(self._counters.connections_open, refused, broken)

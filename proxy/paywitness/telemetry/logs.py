@@ -1,8 +1,8 @@
 """Logs: which event becomes a line, at which level, with which fields, and how the line is written.
 
-INFO tells everything that is not a clean first-attempt success, so that a quiet log means a quiet system; DEBUG tells
-every call. A doubt is a warning: nobody has done anything wrong, but money may have moved. An incident is an error.
-A field has the same name here and in the admin's JSON.
+INFO has every event that is not a clean first-attempt success, so that a quiet log means a quiet system. DEBUG has
+every call. A doubt is a warning: nobody has done anything wrong, but money may have moved. An incident is an error. A
+field has the same name here and in the admin port's JSON.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ from paywitness.telemetry.events import (
 )
 
 # --- Log format
-# Lines: how what is logged is written, and where to. One line an event; JSON for machines, text for a terminal.
+# Lines: their format, and the stream they go to. One line an event; JSON for machines, text for a terminal.
 #
-# Every line of the process passes here, also those of libraries, and is redacted here: the last line of defence. An
-# exception is told by its class and its place, never by its message, which may carry a caller's data.
+# Every line of the process passes here, those of libraries too, and is redacted here as the last defence. An exception
+# is logged by its class and its place, never by its message, which may carry a caller's data.
 
 LOGGER_NAME = "paywitness"
 
-_FRAMES_MAX = 5  # of an exception's place: enough to find it, short enough for a line
+_FRAMES_MAX = 5  # frames of an exception's place: enough to find it, short enough for a line
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 _COLOURS = {"warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[31m"}
 
@@ -114,7 +114,7 @@ def _event_fields(record: logging.LogRecord) -> dict[str, object]:
 
 
 def raised_at(error: BaseException) -> str:
-    """Where an exception was raised: file, line and function, innermost first."""
+    """The place at which an exception was raised: file, line and function, innermost first."""
     frames = traceback.extract_tb(error.__traceback__)[-_FRAMES_MAX:]
     return " < ".join(f"{PurePath(frame.filename).name}:{frame.lineno} {frame.name}" for frame in reversed(frames))
 
@@ -127,7 +127,7 @@ def _value_text(value: object) -> str:
 
 
 def printable(text: str) -> str:
-    """The text without what could command a terminal or begin another line."""
+    """The text without characters that could control a terminal or begin another line."""
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 
@@ -137,8 +137,8 @@ def iso(at: float) -> str:
 
 
 def install_logging(stream: TextIO, level: int, line_format: LogFormat = LogFormat.AUTO) -> Callable[[], None]:
-    """Send every line of the process to the stream: ours from `level` on, those of libraries from WARNING. Returns what
-    undoes it."""
+    """Send every line of the process to the stream: ours from `level` on, those of libraries from WARNING. Returns a
+    function that undoes it."""
     text = line_format is LogFormat.TEXT or (line_format is LogFormat.AUTO and stream.isatty())
     root, ours = logging.getLogger(), logging.getLogger(LOGGER_NAME)
     handler = logging.StreamHandler(stream)
@@ -160,7 +160,7 @@ def install_logging(stream: TextIO, level: int, line_format: LogFormat = LogForm
 # --- Log events
 
 _FOREIGN_NAME_MAX = 64
-# What a webhook that changes nothing comes to: as many as there are payments.
+# Results of webhooks that change nothing: there are as many of these as there are payments.
 _QUIET_WEBHOOK_RESULTS = frozenset({"accepted", "duplicate", "nothing_new", "too_many"})
 _WORSE = frozenset({CircuitState.OPEN, CircuitState.DEGRADED})
 _OWN_RESPONSES = frozenset({EvidenceKind.RESPONSE, EvidenceKind.REPLAY})
@@ -170,7 +170,7 @@ _PAYMENT_COMMANDS = {"adopt": "payment_adopted", "not-paid": "payment_declared_u
 
 
 class LogWriter:
-    """Writes records to a logger. `clean_level` is the level of what went well at the first try."""
+    """Writes events to a logger. `clean_level` is the level for attempts that succeeded at the first try."""
 
     def __init__(
         self,
@@ -274,7 +274,7 @@ class LogWriter:
         self._write(level, "call_observed", fields)
 
     def operation_ended(self, event: OperationEnded) -> None:
-        # An end by its own answer stands in the attempt's line already.
+        # The attempt's line already has an end by the attempt's own response.
         level = logging.DEBUG if event.evidence_kind in _OWN_RESPONSES else logging.INFO
         if not self.logger.isEnabledFor(level):
             return
@@ -367,7 +367,7 @@ class LogWriter:
         self._write(level, "circuit_changed", fields)
 
     def circuit_forced(self, event: CircuitForced) -> None:
-        """What a person did is kept, whatever came of it."""
+        """Log every operator command, whatever came of it."""
         fields = {
             "provider": event.provider,
             "group": event.group,
@@ -381,7 +381,7 @@ class LogWriter:
         self._write(logging.WARNING, name, fields)
 
     def payment_command_run(self, event: PaymentCommandRun) -> None:
-        """What a person did is kept."""
+        """Log every operator command on a payment."""
         fields = {
             "provider": event.provider,
             "payment": event.payment,
@@ -438,7 +438,7 @@ class LogWriter:
 
 
 def _shadow_fields(read: Classification) -> dict[str, object]:
-    """The row that is only watched and would have read it first, where there is one."""
+    """The row in shadow mode that would have matched the response first, if there is one."""
     return (
         {"observed": read.shadow_match.rule, "observed_as": read.shadow_match.result_class}
         if read.shadow_match is not None
@@ -457,7 +457,7 @@ def _money_fields(operation: Operation) -> dict[str, object]:
 
 
 def _other_payment_fields(operation: Operation) -> dict[str, object]:
-    """What an incident is with."""
+    """The other payment of an incident."""
     other = operation.other_payment
     if other is None:
         return {}

@@ -65,23 +65,23 @@ from paywitness.telemetry.prometheus import (
 
 # --- Metrics
 
-# A provider answers in 100 ms to some seconds; 5 ms is a replay, 60 s is beyond every default timeout.
+# A provider responds in 100 ms to some seconds; 5 ms is a replay, 60 s is beyond every default timeout.
 _CALL_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0)
 # A commit to a local disk takes about a millisecond; a journal that needs five seconds is down.
 _JOURNAL_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
-# From a re-send that settles it at once, along the steps of the resolver's schedule, to a week of a person's time.
+# From a re-send that settles the doubt at once, through the steps of the resolver's schedule, to a week in review.
 _DOUBT_BUCKETS_S = (1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0, 3600.0, 21600.0, 86400.0, 259200.0, 604800.0)
-# A timer of an idle loop is a millisecond late; a loop that is late by a second answers nobody meanwhile.
+# A timer of an idle loop is a millisecond late. While a loop is late by a second, it replies to nobody.
 _LOOP_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 
 _RETRIES = frozenset({Action.RETRY_SAME_OPERATION, Action.SCHEDULE_RETRY})
 _LIMITED_KINDS = frozenset({OperationKind.CAPTURE, OperationKind.REFUND})
-# The customer was charged although somebody had been told otherwise, or twice.
+# The customer was charged after a caller got `failed`, or was charged twice.
 _LATE_SUCCESSES = frozenset({IncidentKind.DUPLICATE_SUCCESS, IncidentKind.SUCCESS_AFTER_FAILURE})
 
 
 class MetricRegistry(CollectorRegistry):
-    """A registry without the `_created` samples that the library adds: they double the series and tell us nothing."""
+    """A registry without the `_created` samples that the library adds: they double the series and nobody uses them."""
 
     def collect(self) -> Iterator[Metric]:
         for family in super().collect():
@@ -174,7 +174,7 @@ class _MetricFamilies:
         self.build = Info("paywitness_build", "The version that runs.", registry=registry)
 
     def begin_at_zero(self, names: KnownNames) -> None:
-        """What an alert waits for once: a counter that is born as 1 has not risen, as far as Prometheus can see."""
+        """Create the counters that alerts watch, at zero. Prometheus sees no rise in a counter that begins at 1."""
         for labels in names.operations():
             for family in (self.started, self.unknown, *self.background.of_operations):
                 family.labels(*labels)
@@ -190,7 +190,7 @@ class _MetricFamilies:
 
 
 class _SeriesByLabels(dict[tuple[str, ...], Counter]):
-    """The series of one operation in a family that has further labels, by those."""
+    """The series of one operation in a family that has further labels, keyed by those labels."""
 
     def __init__(self, family: Counter, labels: OperationLabels) -> None:
         self._family = family
@@ -202,7 +202,7 @@ class _SeriesByLabels(dict[tuple[str, ...], Counter]):
 
 
 class _OperationSeries:
-    """The series of one provider's operation, held once they are asked for."""
+    """The series of one provider's operation, kept after their first use."""
 
     __slots__ = (
         *("actions_expired", "attempts", "calls", "ended", "exhausted", "late_successes"),
@@ -223,7 +223,7 @@ class _OperationSeries:
 
 
 class Metrics:
-    """What is counted and measured. `now` is wall time, for the age of the oldest doubt."""
+    """All counters, histograms and gauges. `now` is wall time, for the age of the oldest doubt."""
 
     def __init__(self, version: str, now: Callable[[], float]) -> None:
         self.registry = MetricRegistry()
@@ -243,8 +243,8 @@ class Metrics:
         self.registry.register(self._server)
         self._shadow = ShadowCounters(self.registry, self._names)
         self._loop = self._families.loop.labels()
-        ProcessCollector(registry=self.registry)  # memory, CPU and open files, under the names that everybody knows
-        self._series: dict[tuple[str, str], _OperationSeries] = {}  # by provider and operation, which say the kind
+        ProcessCollector(registry=self.registry)  # memory, CPU and open files, under the library's usual names
+        self._series: dict[tuple[str, str], _OperationSeries] = {}  # by provider and operation, which fix the kind
         self._journal: dict[str, HistogramSeries] = {}
         self._rules = BoundedLabels()
         self._reasons = BoundedLabels(only=REFUSAL_REASONS)
@@ -269,36 +269,36 @@ class Metrics:
         return frozenset(name for name in names if self._names.operation(*name) == (*name, UNKNOWN_KIND))
 
     def learn_journal(self, journal_id: str) -> None:
-        """Let the journal's id become the label of all that is counted in it."""
+        """Let the journal's id become the label of every gauge that counts its operations."""
         self._names.journal = journal_id[:JOURNAL_LABEL_LETTERS]
 
     def set_doubt(self, counts: Iterable[DoubtCount], reviews: Mapping[tuple[str, str], int] | None = None) -> None:
-        """Show what the journal counted just now. `reviews`: how many are in review by provider and reason."""
+        """Show the journal's latest count. `reviews`: how many operations are in review by provider and reason."""
         self._doubt.update(counts, reviews)
 
     def set_queue(self, rows: Iterable[QueueRow]) -> None:
-        """Show what is scheduled to be tried or looked at again, as it was counted just now."""
+        """Show the operations that wait for the resolver, by the latest count."""
         self._queue.update(rows)
 
     def set_expiring_authorizations(self, count: int) -> None:
         self._payments.update(count)
 
     def watch_limits(self, source: LimitsSources) -> None:
-        """Show how circuits, budgets and admission stand, whenever somebody looks."""
+        """Show circuits, budgets and admission at every scrape."""
         self._limits.watch(source)
 
     def watch_server(self, source: ServerCounters) -> None:
-        """Show what the edge counts by itself, whenever somebody looks."""
+        """Show the server's own counters at every scrape."""
         self._server.watch(source)
 
     def refresh_gauges(self) -> None:
-        """Ask what is asked at every scrape. In the loop's thread; the scrape itself may be written in another."""
+        """Refresh the gauges before a scrape. Call it in the loop's thread; another thread may write the scrape."""
         self._limits.refresh()
         self._server.refresh()
 
     @property
     def doubt_counts(self) -> tuple[DoubtCount, ...]:
-        """What was last shown of doubt."""
+        """The counts of doubt that were last shown."""
         return self._doubt.counts
 
     def operation_started(self, event: OperationStarted) -> None:
@@ -371,7 +371,7 @@ class Metrics:
         self._families.retries_refused.labels(*labels, event.scope).inc()
 
     def journal_rolled_back(self, event: JournalRolledBack) -> None:
-        """An incident of the journal, and so of no provider."""
+        """Count an incident of the journal, which belongs to no provider."""
         self._families.incidents.labels("", IncidentKind.JOURNAL_ROLLBACK).inc()
 
     def journal_called(self, event: JournalCalled) -> None:
@@ -394,7 +394,7 @@ class Metrics:
             self._families.policy.info({"revision": event.revision})
 
     def _series_of_operation(self, operation: Operation) -> _OperationSeries:
-        """The series of an operation that was journalled: a policy gave it its names."""
+        """The series of a journalled operation. Its names come from a policy."""
         return self._series.get((operation.provider, operation.operation)) or self._learn_series(operation)
 
     def _learn_series(self, operation: Operation) -> _OperationSeries:
@@ -402,7 +402,7 @@ class Metrics:
         return self._series_of_call(operation.provider, operation.operation)
 
     def _series_of_call(self, provider: str | None, operation: str | None) -> _OperationSeries:
-        """The series of a call, whose names may be anything."""
+        """The series of a call. Its names may be anything that a caller wrote."""
         labels = self._names.operation(provider, operation)
         names = labels[:2]
         found = self._series.get(names)
@@ -413,7 +413,7 @@ class Metrics:
 
 # --- Loop lag
 
-_LOOP_SAMPLE_EVERY_S = 0.25  # four looks a second cost nothing that can be measured
+_LOOP_SAMPLE_EVERY_S = 0.25  # four samples a second have no measurable cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,7 +422,7 @@ class LoopLagMonitor:
     metrics: Metrics
 
     async def run(self) -> None:
-        """Sleep and see how much later than asked for it is."""
+        """Sleep, and measure how much too late the sleep ends."""
         while True:
             due_mono = self.clock.mono() + _LOOP_SAMPLE_EVERY_S
             await self.clock.sleep(_LOOP_SAMPLE_EVERY_S)

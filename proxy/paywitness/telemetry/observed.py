@@ -1,4 +1,4 @@
-"""Counters of calls that are only watched: what would have been done, and which rows would have read the response."""
+"""Counters of shadow mode: the action that the policy would have taken, and the shadow rows that would have matched."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Our own part of Prometheus: which words may be labels, a histogram without locks, and a scrape in pieces.
+"""Our additions to the Prometheus client: which names may be labels, a histogram without locks, a scrape in pieces.
 
-Histograms are observed in the loop's thread alone. A scrape takes milliseconds in that same thread, so it is encoded
-family by family and calls go on between two of them.
+Only the loop's thread observes histograms. A scrape takes milliseconds in that same thread, so it is encoded family by
+family, and calls go on between two families.
 """
 
 from __future__ import annotations
@@ -20,38 +20,39 @@ from paywitness.core.problems import Problem
 from paywitness.core.provider_contract import OperationKind
 
 # --- Labels
-# Which words may become labels. The rest, which a caller may have made up, is `other`.
+# Which names may become labels. All others, which a caller may have made up, become `other`.
 #
-# A name of a provider or an operation becomes known by a policy book that was in force, or by an operation that was
-# journalled under one; it stays known, so that a series does not change its name when a policy file is removed.
+# The name of a provider or an operation becomes known by a policy book that was in force, or by an operation that was
+# journalled under one. It stays known, so that a series does not change its name when a policy file is removed.
 #
 # `kind` follows from the two names, so that all metrics of a sidecar agree on it: the newest book gives it. If no book
 # names the operation, it is the kind that the operation was journalled with.
 #
-# `journal` is the beginning of the journal's id, which tells nothing else; the same for all who share it.
+# `journal` is the beginning of the journal's id, which shows nothing else. It is the same for all sidecars that share
+# it.
 
 OTHER = "other"
-NONE = "none"  # there is no such thing: a call that matched no operation
-UNKNOWN_KIND = "unknown"  # of a name that neither a book nor a journalled operation gave a kind
+NONE = "none"  # the call matched no operation
+UNKNOWN_KIND = "unknown"  # neither a book nor a journalled operation gave the name a kind
 OPERATION_LABELS = ("provider", "operation", "kind")
-JOURNAL_LABELS = ("journal",)  # of what is counted in the journal, in the front of its other labels
+JOURNAL_LABELS = ("journal",)  # gauges that count the journal's operations have it in front of their other labels
 JOURNAL_LABEL_LETTERS = 8  # of a thousand journals two are alike in one fleet of ten thousand
 
 OperationLabels = tuple[str, str, str]  # provider, operation, kind
 
-# Policies name dozens; a thousand keeps a mistake from growing without end.
+# Policies name dozens. A thousand bounds the damage of a mistake.
 _NAMES_MAX = 1000
-# Rules, reasons and journal calls are words of our own code, a few dozen of each.
+# Rules, reasons and journal calls are names from our own code, a few dozen of each.
 _LABELS_MAX = 100
 
-# Why a call is turned away: an answer of ours, a limit, or this sidecar's own state. A reason that is missing here is
-# counted as `other`.
+# Why a call is refused: a problem, a limit, or this sidecar's own state. A reason that is missing here is counted as
+# `other`.
 REFUSAL_REASONS = frozenset(
     {*Problem, *CircuitRefusal, *AdmissionRefusal, "overloaded", "draining", "caller_left", "journal_rolled_back"},
 )
 
-# What is refused for what the journal holds, or by the check before a payout. Nothing else is told of these than the
-# answer.
+# Refusals because of the journal's records, or by the check before a payout. They have no event but that of their
+# reply.
 JOURNAL_REFUSALS = frozenset(
     {
         Problem.ACCOUNT_UNKNOWN,
@@ -128,7 +129,7 @@ class KnownNames:
 
 
 class BoundedLabels:
-    """Words that come from code and not from callers; bounded all the same. `only`: these, and no others."""
+    """Labels that come from code and not from callers, bounded all the same. `only`: these labels and no others."""
 
     def __init__(self, only: Iterable[str] | None = None) -> None:
         self._known = set(only or ())
@@ -153,9 +154,9 @@ class HistogramSeries:
 
     def __init__(self, bounds_s: tuple[float, ...]) -> None:
         self._bounds_s = bounds_s
-        self.counts = [0] * (len(bounds_s) + 1)  # the last one is what is longer than all bounds
+        self.counts = [0] * (len(bounds_s) + 1)  # the last one counts values above all bounds
         self.sum_s = 0.0
-        self.exemplars: dict[int, Exemplar] = {}  # by bucket: the last of a trace that fell into it
+        self.exemplars: dict[int, Exemplar] = {}  # by bucket: the last value with a trace that fell into it
 
     def observe(self, seconds: float, trace_id: str | None = None) -> None:
         bucket = bisect_left(self._bounds_s, seconds)
@@ -187,7 +188,7 @@ class DurationHistogram(Collector):
         yield HistogramMetricFamily(self._name, self._help_text, labels=self._labels)
 
     def collect(self) -> Iterator[Metric]:
-        """May be asked in another thread: a series is read as it is just then, its count always that of its buckets."""
+        """May run in another thread: each series is read as it is then, and its count is the sum of its buckets."""
         family = HistogramMetricFamily(self._name, self._help_text, labels=self._labels)
         for labels, series in tuple(self._series.items()):
             cumulative = accumulate(tuple(series.counts))
@@ -201,13 +202,13 @@ class DurationHistogram(Collector):
 
 # --- Exposition
 
-_END_OF_EXPOSITION = b"# EOF\n"  # of the newer format, which may stand only once
+_END_OF_EXPOSITION = b"# EOF\n"  # of the newer format, which may have it only once
 
 Encoder = Callable[[Collector], bytes]
 
 
 class _SingleFamily(Collector):
-    """A family by itself, as an encoder asks for it."""
+    """One family as a collector, because an encoder needs one."""
 
     def __init__(self, family: Metric) -> None:
         self._family = family
@@ -217,7 +218,7 @@ class _SingleFamily(Collector):
 
 
 def exposition_pieces(registry: CollectorRegistry, encode: Encoder) -> Iterator[bytes]:
-    """What the encoder would write of the registry, family by family."""
+    """The encoder's output for the registry, family by family."""
     ends = False
     for family in registry.collect():
         written = encode(_SingleFamily(family))

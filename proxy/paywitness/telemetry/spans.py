@@ -1,8 +1,9 @@
-"""Spans: the records of a call as one trace, by OpenTelemetry. Imported only where traces are asked for (`tracing`).
+"""Spans: the events of a call as one trace, by OpenTelemetry. Imported only if traces are configured (`emitter`).
 
-A call's span is begun at the door; what happens in it is told afterwards, by the same records that feed the metrics and
-the log, and becomes a child: its end is the moment it was told, its start that much earlier. What goes on after the
-caller has left stays in the trace of the call that began it. A caller's `traceparent` says whether a trace is kept.
+The server begins a call's span. Each step of the call is reported afterwards, by the same events that feed the metrics
+and the log, and becomes a child span. A child ends when its event is emitted, and starts its duration earlier. Work
+that goes on after the caller has left stays in the trace of the call that began it. A caller's `traceparent` says
+whether a trace is kept.
 
 Attributes are names, numbers and ids. No payload, no header value, no key, and no text that came from outside.
 """
@@ -32,7 +33,7 @@ from paywitness.telemetry.events import AttemptFinished, CallAnswered, InquiryFi
 _log = logging.getLogger("paywitness.tracing")
 
 _REMEMBERED_MAX = 10_000  # traces of operations that have not ended; beyond that an inquiry begins a trace of its own
-_CLOSE_S = 2.0  # what is not delivered by then is not worth a pod's time
+_CLOSE_S = 2.0  # a shutdown waits no longer than this for spans to be delivered
 _NAME_LENGTH_MAX = 64
 
 _propagator = TraceContextTextMapPropagator()
@@ -40,7 +41,7 @@ _write_began_ns: ContextVar[int] = ContextVar("write_began_ns")  # of this task'
 
 
 class Spans:
-    """Makes spans of records. `now` is wall time."""
+    """Makes spans of events. `now` is wall time."""
 
     def __init__(self, provider: TracerProvider, now: Callable[[], float]) -> None:
         self._provider = provider
@@ -50,8 +51,7 @@ class Spans:
 
     @contextmanager
     def call(self, traceparent: str | None, tracestate: str | None) -> Iterator[None]:
-        """A call's span, around all that is done for it, in the caller's trace where it has one. Never raises by
-        itself."""
+        """A call's span, around all work for it, in the caller's trace if it has one. Never raises by itself."""
         span = self._start_span(traceparent, tracestate)
         token = contexts.attach(trace.set_span_in_context(span))
         try:
@@ -65,12 +65,12 @@ class Spans:
         try:
             parent = _propagator.extract({name: value for name, value in headers.items() if value is not None})
             return self._tracer.start_span("call", parent, SpanKind.SERVER, start_time=self._now_ns())
-        except Exception as error:  # noqa: BLE001  # a payment does not fail for want of a span
+        except Exception as error:  # noqa: BLE001  # a payment must not fail because of a span
             _log.error("a call has no span: %s", type(error).__name__, extra=REPEATS)
             return trace.INVALID_SPAN
 
     def with_span_listeners(self, listeners: EventListeners) -> EventListeners:
-        """The same listeners, and ours behind those of records that we make spans of."""
+        """The same listeners, with ours behind them for the events that become spans."""
         joined = dict(listeners)
         ours: dict[type[Any], EventListener] = {
             AttemptFinished: self._attempt_finished,
@@ -87,7 +87,7 @@ class Spans:
         return joined
 
     async def close(self) -> None:
-        """Deliver what waits, for a moment at most."""
+        """Deliver the spans that wait, for `_CLOSE_S` at most."""
         ending = threading.Thread(target=self._provider.shutdown, daemon=True)
         ending.start()
         await asyncio.to_thread(ending.join, _CLOSE_S)
@@ -116,7 +116,7 @@ class Spans:
         if not operation.state.ended:
             self._remember(operation)
         measured_s = event.upstream_duration_s
-        # It is told when its record stands: it ended where that write began.
+        # The event is emitted after the record is durable. The attempt ended when that write began.
         end_ns = _write_began_ns.get(self._now_ns())
         attributes = {
             **_operation_attributes(operation),
@@ -148,7 +148,7 @@ class Spans:
 
     def _journal_called(self, event: JournalCalled) -> None:
         if not trace.get_current_span().get_span_context().is_valid:
-            return  # a look of our own, which belongs to no call
+            return  # a background read, which belongs to no call
         _write_began_ns.set(self._now_ns() - int(event.duration_s * 1e9))
         self._add_child(
             f"journal {event.call}", event.duration_s, {"paywitness.journal.call": event.call}, failed=event.failed
@@ -197,7 +197,7 @@ def _operation_attributes(operation: Operation) -> dict[str, Any]:
 
 
 def _span_name(provider: str | None, operation: str | None) -> str:
-    """Of few values: what a caller made up is not in it."""
+    """The span's name. It has few values, because no name that a caller made up is in it."""
     return f"{provider} {operation}" if provider is not None and operation is not None else "call"
 
 
@@ -214,7 +214,7 @@ def _in_sequence(first: EventListener, second: EventListener) -> EventListener:
 
 
 def _with_own_trace_id(listen: EventListener) -> EventListener:
-    """Where the caller brought no trace, the one that we began is told: in the log, and as an exemplar."""
+    """If the caller sent no trace, the event gets the id of the trace that we began, for the log and the exemplars."""
 
     def traced(event: CallAnswered) -> None:
         if event.trace_id is None:

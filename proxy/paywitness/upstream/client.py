@@ -1,21 +1,22 @@
-"""The client: one call, one attempt, one Evidence. It never raises for the network's sake and never tries twice.
+"""The client: one call, one attempt, one Evidence. It never raises because of the network and never tries twice.
 
     a connection (an idle one, or a new one)   ->  RESOLVING, CONNECTING, HANDSHAKING: nothing was sent
-    may_send, asked with the connection up     ->  LEASE_OVER: nothing was sent
-    the request written, the answer read       ->  from SENDING on the provider may have seen it
+    may_send, checked with the connection up   ->  LEASE_OVER: nothing was sent
+    the request written, the response read     ->  from SENDING on the provider may have seen it
 
-A ValueError comes before any I/O and means that our own house made a request that must not be written. A cancelled call
-resets its connection if a byte may have left; whoever cancels has no evidence and must assume the worst.
+A ValueError comes before any I/O and means that our own code made a request that must not be written. A cancelled call
+resets its connection if a byte may have left. Then there is no evidence, and whoever cancelled must assume that the
+provider may have executed the request.
 
-An attempt that times out once its request is written ends with that evidence. Where the caller wants to hear of a late
-answer, its connection is not reset yet but listens on for a bounded time: `late_responses` says how.
+An attempt that times out after its request was written ends with that evidence. If the caller of `send` wants late
+responses, the connection is not reset yet but listens on for a bounded time: see `late_responses`.
 
 `OriginPool` says how many connections an origin may have, which of them is used next, and who waits for one. Busy
 connections (and dials under way) plus idle ones never exceed the bound. Idle ones are used last in, first out, so that
-the fewest stay warm and the rest grow stale in peace. Waiting is first come, first served: whatever is given back goes
-straight to the one who has waited longest, never past him. A connection that only listens for a late answer is none of
-the pool's any more: `late_responses` has a bound of its own. Guarantee: everyone who got a connection or the right to
-dial gives it back exactly once.
+few stay in use and the rest can expire. Waiting is first come, first served: a connection that is given back goes
+straight to the call that has waited longest. A connection that only listens for a late response no longer belongs to
+the pool: `late_responses` has a bound of its own. Guarantee: everyone who got a connection or the right to dial gives
+it back exactly once.
 """
 
 from __future__ import annotations
@@ -44,21 +45,21 @@ from paywitness.upstream.tls import TlsConnection, TlsContexts, TlsSession
 
 @record
 class UpstreamLimits:
-    """What is kept finite towards a provider: connections, waiting calls, a connection's age, a response's size."""
+    """The bounds towards a provider: connections, waiting calls, a connection's age, a response's size."""
 
     connections_per_origin: int = 256
     waiting_per_origin: int = 1024
-    idle_s: float = 4.0  # below the 5 s of common servers: whoever closes first must be us
+    idle_s: float = 4.0  # below the 5 s of common servers, because we must be the first to close
     age_s: float = 300.0  # so that a change of DNS is noticed
     calls_per_connection: int = 1000  # nginx closes after 1000
     response_bytes_max: int = 4 * 1024 * 1024
 
 
 class PoolGrant(Enum):
-    """What one gets who does not get a connection."""
+    """The result of waiting for a connection, if it is not a connection."""
 
     DIAL = "dial"  # the right to open one
-    NONE = "none"  # nothing became free in time, or too many are waiting already
+    NONE = "none"  # no connection became free in time, or too many calls are waiting already
 
 
 class OriginPool:
@@ -75,7 +76,7 @@ class OriginPool:
         self._closed = False
 
     def acquire_idle(self) -> UpstreamConnection | None:
-        """The idle connection that was used last, if one is still good. At once, or not at all."""
+        """The idle connection that was used last, if one is still good. Never waits."""
         while self._idle:
             connection = self._idle.pop()
             if connection.transport.is_closing():
@@ -88,8 +89,8 @@ class OriginPool:
         return None
 
     async def acquire(self, *, reuse: bool, timeout_s: float) -> UpstreamConnection | PoolGrant:
-        """If none is idle, or none may be used again: the right to dial one, or one that another call gives back (if
-        `reuse` allows), or the news that there is neither."""
+        """Call it if no connection is idle, or none may be used again. Returns the right to dial one, a connection that
+        another call gives back (if `reuse` allows), or NONE if there is neither."""
         if self._make_room():
             self._busy += 1
             return PoolGrant.DIAL
@@ -98,7 +99,8 @@ class OriginPool:
         return await self._wait(reuse, timeout_s)
 
     def release(self, connection: UpstreamConnection | None) -> None:
-        """End one's turn. An open connection is the next one's; None, or a closed one, leaves the right to dial."""
+        """Give a connection or the right to dial back. An open connection goes to the next call in the queue. None, or
+        a closed one, gives the next call the right to dial."""
         if connection is not None and (self._closed or connection.transport.is_closing()):
             connection.close()
             connection = None
@@ -110,13 +112,13 @@ class OriginPool:
                 connection.close()
                 connection = None
             waiter.set_result(PoolGrant.DIAL if connection is None else connection)
-            return  # the turn passed on: as many are busy as before
+            return  # a waiting call took it: as many connections are busy as before
         self._busy -= 1
         if connection is not None:
             self._idle.append(connection)
 
     def close(self) -> None:
-        """Close what is idle and send the waiting away. What is busy closes when it is given back."""
+        """Close idle connections and end all waits with NONE. A busy connection closes when it is given back."""
         self._closed = True
         while self._idle:
             self._idle.pop().close()
@@ -126,7 +128,7 @@ class OriginPool:
         self._waiting.clear()
 
     def _make_room(self) -> bool:
-        """Whether one more may be opened. The oldest idle connection gives way where it must."""
+        """Whether one more connection may be opened. Closes the oldest idle one if that makes room."""
         if self._closed or self._busy >= self._bounds.connections_per_origin:
             return False
         if self._busy + len(self._idle) >= self._bounds.connections_per_origin:
@@ -142,7 +144,7 @@ class OriginPool:
         try:
             return await waiter
         except asyncio.CancelledError:
-            # The turn may have come in the very moment of the cancellation: then it must go on to the next.
+            # The wait may have succeeded in the moment of the cancellation. Then its grant must go to the next call.
             if waiter.done() and not waiter.cancelled():
                 grant = waiter.result()
                 if grant is not PoolGrant.NONE:
@@ -190,8 +192,8 @@ class UpstreamClient:
         """`ssl_context` is best made by `tls_context`; None means the system's roots. `at_failpoint` is awaited at each
         named step: a crash test stops or kills the process there.
 
-        For `late_response_s` after its attempt timed out a connection may go on listening. At most
-        `late_responses_max` do so at a time.
+        A connection may go on listening for `late_response_s` after its attempt timed out. At most
+        `late_responses_max` connections do so at a time.
         """
         self._bounds = bounds or UpstreamLimits()
         self._origin_pools: dict[Origin, OriginPool] = {}  # policies name origins, so there are as many as those name
@@ -211,14 +213,14 @@ class UpstreamClient:
         reuse: bool = True,
         on_late: OnLateResponse | None = None,
     ) -> Evidence:
-        """Send one request and say what was seen of it.
+        """Send one request and return the evidence.
 
-        `may_send` is asked right before the first byte, with the connection up. `reuse=False` always opens a
-        connection: on a kept one the provider's close can cross our request, and that makes a doubt out of nothing.
+        `may_send` is called right before the first byte, with the connection up. `reuse=False` always opens a
+        connection. On a kept one the provider's close can cross our request, and that would leave an avoidable doubt.
 
-        `on_late` is called at most once, after this has returned evidence with `listening_s`, with the evidence of the
-        whole answer that came within that time after all. It must not raise. It is not called for anything less than
-        a whole answer, nor once `close` has returned. Without it a timeout ends by a reset at once.
+        `on_late` is called at most once, after this method has returned evidence with `listening_s`. It gets the
+        evidence of the whole response that came within that time. It must not raise. It is not called for a partial
+        response, nor once `close` has returned. Without it a timeout ends by a reset at once.
         """
         payload = request_bytes(origin, request)
         began_mono = self._monotonic()
@@ -248,7 +250,7 @@ class UpstreamClient:
             if exchange.phase is NetworkPhase.COMPLETE:
                 await self._at_failpoint("upstream_answered")
             return exchange.evidence(self._monotonic() - began_mono, reused=reused)
-        except BaseException:  # cancelled: nobody will hear what is listened for
+        except BaseException:  # cancelled: nobody will take a late response
             if exchange is not None:
                 connection.abandon(exchange)
             raise
@@ -259,9 +261,9 @@ class UpstreamClient:
     async def stream(
         self, origin: Origin, request: StreamRequest, body: AsyncIterable[bytes] | None, timeouts: UpstreamTimeouts
     ) -> StreamedResponse | Evidence:
-        """Pass one request through in pieces. Used once, never repeated; Evidence if no answer began.
+        """Pass one request through in pieces. It is sent once and never repeated. Evidence if no response began.
 
-        The body's own exceptions come out as they are, after the connection was reset.
+        Exceptions of the body iterator pass through unchanged, after the connection was reset.
         """
         opening = stream_head_bytes(origin, request, has_body=body is not None)
         began_mono = self._monotonic()
@@ -285,8 +287,8 @@ class UpstreamClient:
         return StreamedResponse(exchange, began_mono, self._monotonic, reused=reused)
 
     async def close(self) -> None:
-        """Close what is idle and reset what only listens; calls under way run on to their end. Afterwards nothing new
-        is dialled."""
+        """Close idle connections and reset those that only listen. Calls under way run on to their end. Afterwards no
+        new connection is dialled."""
         self._late_responses.close()
         self._closed = True
         for origin_pool in self._origin_pools.values():
@@ -304,7 +306,7 @@ class UpstreamClient:
     async def _ready(
         self, origin_pool: OriginPool, origin: Origin, timeouts: UpstreamTimeouts, *, reuse: bool
     ) -> tuple[UpstreamConnection, bool] | NotConnected:
-        """A connection on which an exchange may begin, and whether it is a kept one. The caller gives it back."""
+        """A connection on which an exchange may begin, and whether it was used before. The caller gives it back."""
         deadline_mono = self._monotonic() + timeouts.connect_s
         grant: UpstreamConnection | PoolGrant | None = origin_pool.acquire_idle() if reuse else None
         if grant is None:
@@ -330,7 +332,7 @@ class UpstreamClient:
                 origin_pool.release(None)
 
     async def _usable(self, connection: UpstreamConnection) -> bool:
-        """Whether an exchange may begin on it now. A connection that may not is closed."""
+        """Whether an exchange may begin on the connection now. If not, it is closed."""
         usable = False
         try:
             await self._at_failpoint("upstream_connected")

@@ -1,16 +1,17 @@
-"""One connection: what was written on it, what came back, and when it must be reset.
+"""One connection: the bytes written on it, the bytes that came back, and when it must be reset.
 
 An asyncio protocol over a plain TCP socket; `tls` puts TLS on top of it. The first try at a write goes straight to
-the socket, so that what the kernel took is a number and not a guess.
+the socket, so that we know exactly how many bytes the kernel took.
 
 Rules that must hold:
-- a byte or an end that arrives while no exchange is under way ends the connection: it is nobody's answer;
-- an exchange that ends without a whole answer after something was written ends by a reset: a kernel that goes on
-  delivering would turn "gave up" into "arrived later". Only where the peer has acknowledged every byte may another
-  exchange listen on for a late answer instead, and then the reset comes at the end of that one;
-- a connection that stays open after an answer is one on which nothing is owed by either side;
-- on a kept connection an answer with bytes behind it is believed by nobody: either of both may be a stray copy. An
-  answer that is byte for byte the one before it is marked, and ends the connection: what follows would be off by one.
+- a byte or an end that arrives while no exchange is under way ends the connection, because it belongs to no request;
+- if an exchange ends without a whole response after bytes were written, the connection is reset. Otherwise the kernel
+  could go on delivering, and a request that was given up could arrive later. Only if the peer has acknowledged every
+  byte may another exchange listen on for a late response instead. Then the reset comes at the end of that one;
+- a connection stays open after a response only if neither side has anything left to send;
+- on a kept connection a response with bytes behind it is refused: either of the two may be a stray copy. A response
+  that equals the one before it, byte for byte, is marked and ends the connection, because from then on every response
+  could belong to the request before.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ if TYPE_CHECKING:
     from paywitness.upstream.tls import TlsSession
 
 _NO_BYTES = struct.pack("i", 0)
-_LINGER_RESET = struct.pack("ii", 1, 0)  # close() then sends RST and drops what the kernel still holds
+_LINGER_RESET = struct.pack("ii", 1, 0)  # close() then sends RST and drops the bytes that the kernel still holds
 
-# Bound once: on the path of every call, naming a member of an enum costs more than all else that is done with it.
+# Bound once, because on the path of every call the look-up of an enum member is the most expensive part of its use.
 _SENDING = NetworkPhase.SENDING
 _RECEIVING = NetworkPhase.RECEIVING
 _COMPLETE = NetworkPhase.COMPLETE
 
-# An idle connection may outlive its time by this much rather than have its timer moved after every call; whether it is
-# used is decided by the exact time.
+# An idle connection may outlive its time by this much, so that its timer need not be moved after every call. Whether it
+# may still be used is decided by the exact time.
 _IDLE_SLACK_S = 2.0
-_COPY_BYTES_MIN = 16  # a shorter body has no room for a name that tells one payment from another
+_COPY_BYTES_MIN = 16  # a shorter body has no room for an id that tells one payment from another
 
 
 class UpstreamConnection(asyncio.Protocol):
@@ -63,18 +64,18 @@ class UpstreamConnection(asyncio.Protocol):
         self._poll = select.poll()
         self._poll.register(connected, select.POLLIN)
         self._bounds = bounds
-        self._first_byte_s = first_byte_s  # by which the kernel bounds its own deliveries
+        self._first_byte_s = first_byte_s  # the kernel's bound on its own deliveries (TCP_USER_TIMEOUT)
         self.transport: asyncio.Transport
         self._exchange: UpstreamExchange | None = None
         self._calls = 0
         self._reads_only = False  # the request under way is a GET
-        self._last_answer = b""  # a digest of the answer before, if it was to something else than a GET
-        self._handed_bytes = 0  # bytes of this exchange given to socket and transport, as they go on the wire
+        self._last_answer = b""  # a digest of the response before, if its request was not a GET
+        self._handed_bytes = 0  # bytes of this exchange given to socket and transport, as they go on the wire (sealed)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_mono = 0.0
         now = monotonic()
         self._ages_mono = now + bounds.age_s
-        self.stale_mono = now + bounds.idle_s  # idle from then on, the peer may be closing it at any moment
+        self.stale_mono = now + bounds.idle_s  # if it is still idle then, the peer may close it at any moment
 
     async def start(self) -> NotConnected | None:
         """Join the loop. On anything but None the connection is closed."""
@@ -96,18 +97,18 @@ class UpstreamConnection(asyncio.Protocol):
         return not self.transport.is_closing()
 
     def is_usable(self) -> bool:
-        """Whether an exchange may begin. Asks the kernel too: an end that has arrived but was not read yet counts."""
+        """Whether an exchange may begin. Checks the kernel too: an end that has arrived but was not read yet counts."""
         return not self.transport.is_closing() and not self._poll.poll(0)
 
     def close(self) -> None:
-        """End in peace: nothing is owed."""
+        """Close normally: nothing is left to send or to receive."""
         if not self.transport.is_closing():
             if self.tls is not None:
                 self._push(self.tls.close_notify())
             self.transport.close()
 
     def reset(self) -> bool:
-        """End by RST and drop what was not delivered. False if the connection was gone already."""
+        """End by RST and drop bytes that were not delivered. False if the connection was gone already."""
         if self._socket.fileno() < 0:
             return False
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
@@ -117,7 +118,7 @@ class UpstreamConnection(asyncio.Protocol):
     # -- writing -----------------------------------------------------------------------------------------------------
 
     def begin(self, exchange: UpstreamExchange, payload: bytes) -> None:
-        """Write a request. From here on the exchange is told what happens, and is always concluded."""
+        """Write a request. From here on the connection reports to the exchange, and always concludes it."""
         first_byte_s = exchange.timeouts.first_byte_s
         if first_byte_s != self._first_byte_s:
             set_user_timeout(self._socket, first_byte_s)
@@ -131,7 +132,7 @@ class UpstreamConnection(asyncio.Protocol):
         exchange.bytes_total = len(payload)
         write_error = self._push(raw)
         if write_error is not None:
-            # Not one byte was taken: the kernel takes a part and says how much, or refuses and takes nothing.
+            # No byte was taken: the kernel either takes a part and says how much, or refuses and takes nothing.
             exchange.phase = self.ready_phase
             exchange.bytes_total = 0
             self._fail(exchange, WireFault.RESET, "the connection was gone before the first byte")
@@ -140,7 +141,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._note_written(exchange)
 
     def write_more(self, exchange: UpstreamExchange, payload: bytes) -> None:
-        """Write a further piece of the request that was begun. Nothing, if that exchange is over."""
+        """Write a further piece of the request that was begun. Does nothing if that exchange is over."""
         if self._exchange is not exchange:
             return
         exchange.bytes_total += len(payload)
@@ -151,7 +152,8 @@ class UpstreamConnection(asyncio.Protocol):
             self._note_written(exchange)
 
     def _push(self, raw: bytes) -> OSError | None:
-        """Give bytes to the kernel, what it does not take to the transport. The error, if it took nothing at all."""
+        """Give bytes to the kernel, and the bytes that it does not take to the transport. Returns the error if the
+        kernel took nothing at all."""
         if not raw:
             return None
         if self.transport.is_closing():
@@ -182,7 +184,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self._exchange is not None and not self._exchange.drained:
             self._note_written(self._exchange)
 
-    # -- hearing -----------------------------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------------------------
 
     def eof_received(self) -> None:
         self._receive_eof(proper=True)
@@ -209,7 +211,7 @@ class UpstreamConnection(asyncio.Protocol):
             exchange.progressed()
 
     def pause(self) -> None:
-        """Let the peer wait."""
+        """Stop reading, so that the peer must wait."""
         if self.open:
             self.transport.pause_reading()
 
@@ -218,7 +220,7 @@ class UpstreamConnection(asyncio.Protocol):
             self.transport.resume_reading()
 
     def _receive_eof(self, *, proper: bool) -> None:
-        """The peer will say no more. Only a proper end can end a body that has no other."""
+        """The peer sends no more. Only a proper end can complete a body without length and chunks."""
         exchange = self._exchange
         if exchange is None:
             self.close()
@@ -257,7 +259,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._count(exchange)
         parser = exchange.parser
         exchange.repeated = self._is_copy(exchange)
-        if not exchange.drained:  # answered before we had written it all: the rest must not arrive after the answer
+        if not exchange.drained:  # the response came before we had written it all: the rest must not arrive after it
             exchange.reset_by_us = self.reset()
         elif (
             not parser.keep_alive
@@ -273,8 +275,8 @@ class UpstreamConnection(asyncio.Protocol):
         exchange.conclude()
 
     def _is_copy(self, exchange: UpstreamExchange) -> bool:
-        """Whether this answer is byte for byte the one before it on this connection. Reads may well be answered alike,
-        and so may calls whose answer names nothing."""
+        """Whether this response equals, byte for byte, the one before it on this connection. Reads may have equal
+        responses, and so may calls whose response holds no id. Neither counts."""
         if self._reads_only or exchange.last or exchange.parser.body_bytes < _COPY_BYTES_MIN:
             self._last_answer = b""
             return False
@@ -295,14 +297,14 @@ class UpstreamConnection(asyncio.Protocol):
             self._arm_timer(self.stale_mono, now)
 
     def abandon(self, exchange: UpstreamExchange) -> None:
-        """Whoever waited for this exchange is gone. If it, or what listens on in its place, is still under way, that
-        ends here, by a reset."""
+        """Nobody waits for this exchange any more. If it is still under way, or another exchange listens on in its
+        place, end that by a reset."""
         current = self._exchange
         if current is not None and current.attempt is exchange:
             self._fail(current, WireFault.CLOSED, "given up before the answer was whole")
 
     def _expire(self, exchange: UpstreamExchange, now: float) -> None:
-        """The time is up: another listens on, or the connection is reset."""
+        """The time is up: another exchange listens on, or the connection is reset."""
         late = None
         if exchange.take_over is not None and exchange.drained and self.open and self._all_acknowledged():
             late = exchange.take_over(exchange, now)
@@ -319,8 +321,8 @@ class UpstreamConnection(asyncio.Protocol):
         exchange.conclude()
 
     def _all_acknowledged(self) -> bool:
-        """Whether the peer's kernel has all that we wrote. What ours still held, a peer that reads slowly would go on
-        getting for as long as we listen: TCP_USER_TIMEOUT ends silence, not slowness."""
+        """Whether the peer's kernel has all bytes that we wrote. If ours still held some, a peer that reads slowly
+        would go on receiving them while we listen: TCP_USER_TIMEOUT ends a silent connection, not a slow one."""
         try:
             return fcntl.ioctl(self._socket, termios.TIOCOUTQ, _NO_BYTES) == _NO_BYTES
         except OSError:  # a kernel that cannot say
@@ -335,15 +337,16 @@ class UpstreamConnection(asyncio.Protocol):
         exchange.conclude()
 
     def _count(self, exchange: UpstreamExchange) -> None:
-        """What the kernel took. What is sealed is never shorter: the lesser of both is not too low."""
+        """Count the bytes that the kernel took. Ciphertext is never shorter than its plaintext, so the smaller of both
+        numbers is not too low."""
         taken_bytes = self._handed_bytes - self.transport.get_write_buffer_size()
         exchange.bytes_written = min(exchange.bytes_total, taken_bytes)
 
     # -- time --------------------------------------------------------------------------------------------------------
 
     def _arm_timer(self, when_mono: float, now: float) -> None:
-        """Let `_check_timer` run by then. If a timer fires earlier, this is not called: that one looks and sets itself
-        again. Moving one costs more than that, and most calls are over long before."""
+        """Let `_check_timer` run by then. Not called if a timer fires earlier: that one checks the time and sets itself
+        again. To move a timer costs more than that, and most calls end long before."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer_mono = when_mono

@@ -1,7 +1,7 @@
 """A host name to a connected socket, or to the reason why there is none. No byte of a request is written here.
 
 Every address of the name is tried in the resolver's order, each with a fair share of the time that is left, so that
-one black-holed address does not use up the time of the next. `PublicTunnelDialer` connects tunnels to hosts that no
+one unreachable address does not use up the time of the next. `PublicTunnelDialer` connects tunnels to hosts that no
 policy names. The rule: a name must not lead to a private address unless its policy allows it; a tunnel never may.
 """
 
@@ -32,7 +32,7 @@ class NotConnected:
     detail: str
 
 
-# Whoever answers for the name must not be able to lead a payment, or a credential, to a place on this network.
+# The owner of a DNS name must not be able to send a payment, or a credential, to a host of this network.
 _PRIVATE = NotConnected(
     NetworkPhase.RESOLVING,
     WireFault.DNS_FAILURE,
@@ -48,7 +48,8 @@ async def dial(
     *,
     only_public: bool = False,
 ) -> socket.socket | NotConnected:
-    """A connected, non-blocking socket to the origin. `only_public`: even where its own name is one of this network."""
+    """A connected, non-blocking socket to the origin. `only_public`: private addresses are refused even if the host's
+    own name is one of this network."""
     addresses = await _resolve(origin, deadline_mono - monotonic())
     if isinstance(addresses, NotConnected):
         return addresses
@@ -85,7 +86,7 @@ async def _resolve(origin: Origin, timeout_s: float) -> list[_Address] | NotConn
 
 
 def _literal(origin: Origin) -> _Address | None:
-    """The address itself, where the host is one: no thread is spent on looking it up."""
+    """The address itself, if the host is an address. Then no thread is needed to look it up."""
     family = socket.AF_INET6 if ":" in origin.host else socket.AF_INET
     try:
         socket.inet_pton(family, origin.host)
@@ -105,7 +106,7 @@ async def _connect(address: _Address, timeout_s: float, first_byte_s: float) -> 
         async with asyncio.timeout(timeout_s):
             await asyncio.get_running_loop().sock_connect(connecting, endpoint)
     except TimeoutError:
-        # Ours, or the kernel's own: TCP_USER_TIMEOUT counts while connecting too.
+        # Our timeout, or the kernel's own: TCP_USER_TIMEOUT counts while connecting too.
         _close(connecting)
         return _timed_out()
     except OSError as error:
@@ -114,15 +115,15 @@ async def _connect(address: _Address, timeout_s: float, first_byte_s: float) -> 
         fault = WireFault.CONNECT_REFUSED if refused else WireFault.CONNECT_FAILED
         reason = os.strerror(error.errno).lower() if error.errno else "unknown error"
         return NotConnected(NetworkPhase.CONNECTING, fault, f"connecting failed: {reason}")
-    except BaseException:  # cancelled: the socket is nobody's yet
+    except BaseException:  # cancelled: nobody else has the socket yet
         _close(connecting)
         raise
     return connecting
 
 
 def set_user_timeout(connected: socket.socket, first_byte_s: float) -> None:
-    """Bound how long the kernel goes on delivering on its own. Without it a black-holed request arrives half a minute
-    after we gave up, even after this process was killed."""
+    """Bound how long the kernel goes on delivering on its own. Without it a request can arrive half a minute after we
+    gave up, even after this process was killed, because the kernel keeps retransmitting."""
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, int(first_byte_s * 1000)))
 
 
@@ -143,12 +144,13 @@ _TUNNEL_USER_TIMEOUT_S = 30.0
 
 class PublicTunnelDialer:
     def __init__(self) -> None:
-        self._own_addresses: dict[asyncio.Protocol, tuple[str, int]] = {}  # our own ends of what is joined now
+        self._own_addresses: dict[asyncio.Protocol, tuple[str, int]] = {}  # our own end of each open tunnel
 
     async def connect(self, host: str, port: int, protocol: asyncio.Protocol) -> str | None:
-        """Connect, and give the connection to `protocol`. Says what went wrong, or nothing; then `release` is owed.
+        """Connect, and give the connection to `protocol`. Returns the failure, or None; then the caller must `release`
+        it.
 
-        The addresses that were judged are those that are dialled: the name is not looked up a second time.
+        Only the addresses that were checked are dialled: the name is not looked up a second time.
         """
         clock = SystemClock()
         origin, deadline_mono = Origin("https", host, port), clock.mono() + _TUNNEL_CONNECT_S
@@ -168,7 +170,7 @@ class PublicTunnelDialer:
         self._own_addresses.pop(protocol, None)
 
     def is_own_connection(self, peer: tuple[Any, ...]) -> bool:
-        """Whether a connection that came to us is one that we opened: redirected by rules that do not spare us."""
+        """Whether a connection that came to us is one that we opened: the redirect rules do not exempt us then."""
         return bool(self._own_addresses) and _unmapped_address(peer) in self._own_addresses.values()
 
 

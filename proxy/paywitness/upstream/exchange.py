@@ -1,15 +1,15 @@
 """One request and its response on one connection: the bytes of the response, and the running record from which Evidence
 is made. No socket, no clock.
 
-`ResponseParser` makes of the bytes a response, or the reason why they are none. httptools judges the head and reads the
-chunks. In front of it stands a grammar of our own for the raw head, because httptools lets pass what a payment must not
-rest on: two codings, a repeated coding, any version number, empty lines before and after a message. A head must satisfy
-both. The rule: framing that can be read in two ways is refused, never repaired; and a response, once complete and
-soundly framed, is not spoilt by what follows it (the connection is).
+`ResponseParser` turns the bytes into a response, or into the reason why they are none. httptools judges the head and
+reads the chunks. A grammar of our own checks the raw head first, because httptools accepts heads that are too ambiguous
+for a payment: two codings, a repeated coding, any version number, empty lines before and after a message. A head must
+satisfy both. The rule: framing that can be read in two ways is refused, never repaired. Bytes that follow a complete,
+well-framed response spoil the connection and not the response.
 
-`UpstreamExchange` holds the facts (how far, how much, what came back) and the moment at which the present phase has
-lasted too long. The connection tells it what happened. The rule: phases only go forward, and when two are possible the
-record says the later one.
+`UpstreamExchange` holds the facts (the phase reached, the bytes written, the response) and the moment at which the
+present phase times out. The connection calls it for every event. The rule: phases only go forward, and when two are
+possible the record has the later one.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ HEAD_BYTES_MAX = 64 * 1024
 HEADERS_MAX = 128
 INTERIM_MAX = 8  # informational responses before the final one
 
-# Chunk sizes, extensions and trailers carry no body. They may take this much, plus eight bytes for every byte of body:
-# the tersest honest server spends five a chunk.
+# Chunk sizes, extensions and trailers carry no body. They may take this much, plus eight bytes for every byte of body.
+# A server that sends one byte in each chunk needs five.
 _CHUNK_OVERHEAD_BYTES = 64 * 1024
 _CHUNK_OVERHEAD_RATIO = 8
 
@@ -44,7 +44,7 @@ _HEAD = re.compile(
 _HEADER = re.compile(rb"\r\n([^:\r]++):[ \t]*+([^\r]*+)")  # in a head that has passed the grammar
 _BEGINNING = b"HTTP/1."
 _BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
-_HEAD_FAULTS = (  # words for a head that the grammar refused; the first that fits
+_HEAD_FAULTS = (  # why the grammar refused a head; the first pattern that matches says it
     (re.compile(rb"\x00"), "a NUL in the head"),
     (re.compile(rb"\r(?!\n)"), "a bare carriage return in the head"),
     (re.compile(rb"\r\n[ \t]"), "a folded header"),
@@ -57,12 +57,12 @@ _DIGIT_1 = 0x31
 _LENGTH_DIGITS_MAX = 18
 _BODILESS = (b"204", b"304")
 
-# Where the reader is. Plain numbers: on this path a member of an enum costs more to name than to compare.
+# The parser's stages. Plain numbers, because on this path the look-up of an enum member costs more than comparing it.
 _IN_HEAD, _BY_LENGTH, _BY_CHUNKS, _UNTIL_CLOSE, _OVER = range(5)
 
 
 class ResponseParser:
-    """Reads one answer. Feed it until `complete` or `fault`; nothing after that changes what it found."""
+    """Reads one response. Feed it until `complete` or `fault`. Nothing after that changes the result."""
 
     __slots__ = (
         "_body",
@@ -89,10 +89,10 @@ class ResponseParser:
     )
 
     def __init__(self, *, head_only: bool, body_bytes_max: int | None) -> None:
-        self._head_only = head_only  # the request was a HEAD: its answer has no body, whatever it says
+        self._head_only = head_only  # the request was a HEAD: its response has no body, whatever its head says
         self._body_bytes_max = body_bytes_max
         self._stage = _IN_HEAD
-        self._held = bytearray()  # of a head that has not all arrived
+        self._held = bytearray()  # the bytes of an incomplete head
         self._interim = 0
         self._expected = 0  # bytes still to come under Content-Length
         self._overhead = 0
@@ -113,7 +113,7 @@ class ResponseParser:
 
     @property
     def interim_only(self) -> bool:
-        """Informational responses came, and of the final one not a byte."""
+        """Whether informational responses came, and no byte of the final one."""
         return self._interim > 0 and self._stage == _IN_HEAD and not self._held and not self.fault
 
     def response(self) -> Response:
@@ -121,7 +121,7 @@ class ResponseParser:
         return Response(self.status_code, self.reason, self.headers, bytes(self._body), self._stage == _UNTIL_CLOSE)
 
     def digest(self) -> bytes:
-        """Of the whole answer."""
+        """A digest of the whole response."""
         found = blake2b(self.reason, digest_size=16, key=b"%d" % self.status_code)
         for name, value in self.headers:
             found.update(b"%b:%b\n" % (name, value))
@@ -163,14 +163,14 @@ class ResponseParser:
                 self.complete, self._stage = True, _OVER
 
     def finish(self) -> None:
-        """The peer ended the stream properly. This is the end of the body where nothing else says where it ends."""
+        """The peer ended the stream properly. If no length and no chunks mark the end of the body, this does."""
         if self._stage == _UNTIL_CLOSE and self.fault is None:
             self.complete = True
 
     # -- the head ----------------------------------------------------------------------------------------------------
 
     def _feed_head(self, data: bytes) -> bytes:
-        """Read on in the head, and return what is behind its end."""
+        """Read on in the head, and return the bytes behind its end."""
         seen = len(self._held)
         if seen:
             self._held += data
@@ -186,13 +186,15 @@ class ResponseParser:
         return data
 
     def _hold_head(self, data: bytes, seen: int) -> None:
-        """Keep an incomplete head, unless no continuation can make it a good one: waiting would only hide why."""
+        """Keep an incomplete head, unless it is invalid whatever follows: to wait would turn the reason into a
+        timeout."""
         self._refuse_early(data, seen)
         if not self.fault and not seen:
             self._held += data
 
     def _refuse_early(self, data: bytes, seen: int = 0) -> None:
-        """Refuse what shows before a head is whole; first of a whole one too, or its cuts would choose the reason."""
+        """Refuse a head for faults that show before it is whole. A whole head is checked for these first too. Otherwise
+        the reason would depend on how the bytes were cut into reads."""
         if not data.startswith(_BEGINNING[: len(data)]):
             self._refuse("the answer does not begin like HTTP/1")
         elif _BARE_LINE_FEED.search(data, max(0, seen - 1), HEAD_BYTES_MAX):
@@ -241,7 +243,7 @@ class ResponseParser:
     def _choose_framing(self, head: bytes) -> None:
         found: dict[bytes, bytes] = {}
         for name, value in _FRAMING.findall(head.lower()):
-            # Each may come once. Repeated, even with equal values, it no longer says one thing.
+            # Each may come once. A second one, even with an equal value, makes the framing ambiguous.
             found[name] = b"repeated" if name in found else value.strip(b" \t")
         length, coding = found.get(b"content-length"), found.get(b"transfer-encoding")
         http_1_1 = head[7] == _DIGIT_1
@@ -266,7 +268,7 @@ class ResponseParser:
     # -- the body ----------------------------------------------------------------------------------------------------
 
     def _feed_unsized(self, data: bytes) -> None:
-        """Read on in a body of which nobody has said how long it is."""
+        """Read on in a body whose length no header gives."""
         if self._stage == _BY_CHUNKS and self._parser is not None:
             self._feed_chunks(self._parser, data)
         else:
@@ -312,12 +314,13 @@ class ResponseParser:
             self.leftover = True
 
     def on_headers_complete(self) -> None:
-        # Asked now, because afterwards it has forgotten. Only for the first head: a second one is nobody's.
+        # Read now, because httptools forgets it afterwards. Only for the first head: a second one belongs to no
+        # request.
         if self._stage == _IN_HEAD and self._parser is not None:
             self.keep_alive = self._parser.should_keep_alive()
 
     def on_body(self, data: bytes) -> None:
-        if self.complete:  # of a second message in the same read
+        if self.complete:  # the body of a second message in the same read
             return
         self.body_bytes += len(data)
         self._body = self._body_and(data) if self._body else data
@@ -328,7 +331,7 @@ class ResponseParser:
 
 
 class StreamResponseParser(ResponseParser):
-    """Reads a response that is passed on in pieces, its trailers too. What no policy reads must not lose them."""
+    """Reads a response that is passed on in pieces, with its trailers: a response that is passed on must keep them."""
 
     __slots__ = ("_bytes_without_body",)
 
@@ -344,7 +347,7 @@ class StreamResponseParser(ResponseParser):
             self._refuse("the trailers are too large", WireFault.OVERSIZED)  # httptools holds an unfinished one
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Called for the head too, which `headers` has from the raw bytes."""
+        """Keep a trailer. Also called for headers, which `headers` has from the raw bytes already."""
         if self._stage == _BY_CHUNKS and not self.complete and len(self.trailers) < HEADERS_MAX:
             self.trailers += ((name, value),)
 
@@ -358,7 +361,7 @@ def _head_fault_detail(head: bytes) -> str:
 
 # --- The record
 
-# Bound once: on the path of every call, naming a member of an enum costs more than all else that is done with it.
+# Bound once, because on the path of every call the look-up of an enum member is the most expensive part of its use.
 _CONNECTING = NetworkPhase.CONNECTING
 _AWAITING = NetworkPhase.AWAITING
 _COMPLETE = NetworkPhase.COMPLETE
@@ -374,7 +377,7 @@ _EXPIRY_DETAILS = {
 
 
 class UpstreamExchange:
-    """The record of one exchange. `done` is resolved once, when there is an answer or a fault."""
+    """The record of one exchange. `done` is resolved once, when there is a response or a fault."""
 
     __slots__ = (
         "_response_ends_mono",
@@ -404,16 +407,16 @@ class UpstreamExchange:
         self.phase: NetworkPhase = _CONNECTING
         self.fault: WireFault | None = None
         self.detail = ""
-        self.bytes_total = 0  # of the request, as far as it was handed over
+        self.bytes_total = 0  # bytes of the request that were handed over so far
         self.bytes_written = 0
         self.reset_by_us = False
-        self.repeated = False  # its answer is byte for byte that of the exchange before on its connection
-        self.listening_s = 0.0  # how long another listens on in its place
+        self.repeated = False  # its response equals, byte for byte, that of the exchange before on its connection
+        self.listening_s = 0.0  # how long another exchange listens on in its place
         self.take_over: Callable[[UpstreamExchange, float], UpstreamExchange | None] | None = (
-            None  # gives that other, when time is up
+            None  # called when time is up: returns that other exchange
         )
         self.request_complete = True  # the request was handed over entirely; False while an upload goes on
-        self.drained = False  # and the kernel has taken all of it
+        self.drained = False  # the kernel has taken all of it, too
         self.expires_mono = 0.0
         self.expiry: WireFault = _WRITE_TIMEOUT
         self.timeouts = timeouts
@@ -421,16 +424,16 @@ class UpstreamExchange:
 
     @property
     def attempt(self) -> UpstreamExchange:
-        """The exchange that somebody waited for: itself, unless it listens on in the place of one."""
+        """The exchange that somebody waited for: this one, unless it listens on in the place of another."""
         return self
 
     def writing(self, now: float) -> None:
-        """Something was handed over that the kernel has not taken yet."""
+        """Bytes were handed over that the kernel has not taken yet."""
         self.expires_mono = now + self.timeouts.write_s
         self.expiry = _WRITE_TIMEOUT
 
     def flushed(self, now: float) -> None:
-        """The kernel has taken all that we had for it."""
+        """The kernel has taken all bytes that were handed over."""
         if not self.request_complete:
             return
         self.drained = True
@@ -443,12 +446,12 @@ class UpstreamExchange:
             self.expiry = _FIRST_BYTE_TIMEOUT
 
     def received(self, now: float) -> None:
-        """Part of an answer arrived. An informational response is heard too, but does not extend the wait."""
+        """Part of a response arrived. An informational response counts too, but does not extend the wait."""
         if self.parser.interim_only:
             return
         if not self._response_ends_mono:
             self._response_ends_mono = now + self.timeouts.response_s
-        if self.drained:  # while still writing, the time to write goes on counting
+        if self.drained:  # while we still write, the write timeout goes on
             self._await_more(now)
 
     def _await_more(self, now: float) -> None:
@@ -460,10 +463,10 @@ class UpstreamExchange:
         return _EXPIRY_DETAILS[self.expiry]
 
     def progressed(self) -> None:
-        """More of the answer is there. For those who pass it on in pieces."""
+        """More of the response is there. For code that passes it on in pieces."""
 
     def conclude(self) -> None:
-        """Nothing more will happen. Called exactly once by the connection."""
+        """The exchange is over. The connection calls this exactly once."""
         if not self.done.done():
             self.done.set_result(None)
 

@@ -1,9 +1,9 @@
-"""Late answers: what comes after its attempt timed out is still evidence.
+"""Late responses: a response that comes after its attempt timed out is still evidence.
 
-The attempt ends in time, with the evidence of a timeout. Its connection goes on listening, for a bounded time and among
-a bounded number, outside the pool: it delivers nothing more, takes no further call, and ends by a reset, or closes
-once the answer is whole. The rule: only a whole answer is told, and it is told once; half of one is no more than the
-doubt that is on record already.
+The attempt ends in time, with the evidence of a timeout. Its connection goes on listening outside the pool, for a
+bounded time; the number of such connections is bounded too. It delivers no more bytes and takes no further call. It
+ends by a reset, or closes once the response is whole. The rule: only a whole response is reported, and only once. A
+partial one adds nothing to the doubt that is on record already.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OnLateResponse = Callable[[Evidence], None]
 
 
 class LateExchange(UpstreamExchange):
-    """What listens on in place of an exchange that timed out: the same reader, and an end that nothing moves."""
+    """Listens on in place of an exchange that timed out, with the same parser and a fixed end."""
 
     __slots__ = ("_began_mono", "_late_responses", "_on_late", "_reused", "_superseded", "connection")
 
@@ -55,19 +55,19 @@ class LateExchange(UpstreamExchange):
         return self._superseded
 
     def received(self, now: float) -> None:
-        """A sign of life gains no time: the evidence of the timeout has said how long this may last."""
+        """Bytes that arrive do not extend the time: the evidence of the timeout has said how long this may last."""
 
     def conclude(self) -> None:
         self._late_responses.remove(self)
         if self.phase is NetworkPhase.COMPLETE:
             observed = self.evidence(self._late_responses.monotonic() - self._began_mono, reused=self._reused)
             evidence = replace(observed, detail=f"{observed.detail}, after the attempt had timed out")
-            # Not from within: the call that timed out was queued before this, so it always has its evidence first.
+            # Call it from the loop: the call that timed out was queued before, so it always has its evidence first.
             asyncio.get_running_loop().call_soon(self._on_late, evidence)
 
 
 class LateResponses:
-    """The connections that are listened to after their attempt timed out."""
+    """The connections that still listen after their attempt timed out."""
 
     __slots__ = ("_closed", "_connections_max", "_listen_s", "_listening", "monotonic")
 
@@ -91,7 +91,8 @@ class LateResponses:
         began_mono: float,
         reused: bool,
     ) -> LateExchange | None:
-        """Who listens on in place of that exchange, whose time is up. None: nobody, so it must be reset."""
+        """The exchange that listens on in place of one whose time is up. None: there is none, so the connection must be
+        reset."""
         ends_mono = now + self._listen_s
         if self._closed or ends_mono <= now or len(self._listening) >= self._connections_max:
             return None

@@ -1,7 +1,7 @@
-"""Where a call goes and what goes there; and the request's bytes.
+"""The origin that a call goes to, the request, and the request's bytes.
 
-What does not belong here: I/O. The rule: exactly the headers given are written, plus `Host` where it is absent and the
-framing, which is always ours. Anything that could be read as two requests is refused before a socket is touched.
+I/O does not belong here. The rule: exactly the headers given are written, plus `Host` if it is absent, plus the
+framing, which is always ours. A request that could be read as two is refused before a socket is touched.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _TARGET_BYTES = bytes(range(0x21, 0x7F)) + bytes(range(0x80, 0x100))
 _VALUE_BYTES = b"\t " + _TARGET_BYTES
 
 _METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
-_HOSTS_MAX = 1024  # whose Host line is kept; policies name a few
+_HOSTS_MAX = 1024  # hosts whose Host line is cached; policies name a few
 _FRAMING_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
 
 
 @record
 class Origin:
-    """Scheme, host and port: what a connection is to."""
+    """Scheme, host and port: the destination of a connection."""
 
     scheme: str
     host: str
@@ -57,7 +57,7 @@ class Origin:
 
     @property
     def authority(self) -> str:
-        """What the Host header says: the port only where it is not the scheme's own."""
+        """The value of the Host header. It has the port only if that is not the scheme's own."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
 
@@ -77,7 +77,7 @@ class WireRequest:
 
 @record
 class StreamRequest:
-    """A request whose body comes in pieces. `body_bytes` None means that nobody knows how many: it goes out chunked."""
+    """A request whose body comes in pieces. `body_bytes` None: the length is unknown, so the body goes out chunked."""
 
     method: str
     target: bytes
@@ -95,9 +95,10 @@ def request_bytes(origin: Origin, request: WireRequest) -> bytes:
 
 
 def head_bytes(origin: Origin, request: WireRequest | StreamRequest, framing: bytes, body: bytes = b"") -> bytes:
-    """The head, with that framing line in place of any that was given, and what follows it.
+    """The head, with `framing` in place of any framing header that was given, and `body` behind it.
 
-    Headers are looked at all at once and not one by one: on the path of every call that is a third of the price.
+    All headers are checked at once and not one by one, because that takes a third of the time on the path of every
+    call.
     """
     method = request.method.encode("latin-1", "replace")
     headers = request.headers
@@ -119,10 +120,11 @@ def _host_line(origin: Origin) -> bytes:
 
 
 def _refuse_unwritable(method: bytes, target: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
-    """Raise for what the wire could read otherwise than meant, naming no value: values are secrets.
+    """Raise if a reader of the wire could take the request for a different one. The error names no value, because
+    values are secrets.
 
     Deleting every allowed byte from all headers at once must leave nothing. Returns their names, in lower case, each
-    between two carriage returns: since no name holds one, a name can be looked for in it.
+    between two carriage returns. No name holds one, so a name can be searched for in the result.
     """
     if not method or method.translate(None, TOKEN_BYTES):
         raise ValueError("a method is a token")

@@ -1,7 +1,7 @@
-"""A call passed through in pieces: for what no policy guards, so it is used once and never repeated.
+"""A call passed through in pieces. No policy covers it, so it is sent once and never repeated.
 
-The answer's head is given as soon as it is there, its body as an async iterator that slows the provider down to the
-caller's pace. The rule: a body that ended early never looks like one that ended; its iterator raises.
+The head of the response is returned as soon as it is there. Its body is an async iterator that slows the provider down
+to the caller's pace. The rule: a body that ended early never looks complete; its iterator raises.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LONG_S = 3600.0  # while we wait for the caller's next piece: the server bounds
 
 
 class ResponseBodyBroken(Exception):
-    """The answer's body will not be whole. Carries what was seen."""
+    """The response's body will not be whole. Carries the evidence so far."""
 
     def __init__(self, evidence: Evidence) -> None:
         super().__init__(evidence.detail)
@@ -32,7 +32,7 @@ class ResponseBodyBroken(Exception):
 
 
 class StreamExchange(UpstreamExchange):
-    """An exchange that is read and written in pieces. It ends its own place in the pool, whoever stops caring first."""
+    """An exchange that is read and written in pieces. It gives its own place in the pool back, however it ends."""
 
     __slots__ = ("_body_arrived", "_connection", "_origin_pool", "_window", "_writable", "blocked", "head")
 
@@ -56,7 +56,7 @@ class StreamExchange(UpstreamExchange):
         self._body_arrived: asyncio.Future[None] | None = None
         self._window: asyncio.Timeout | None = None
 
-    # -- told by the connection --------------------------------------------------------------------------------------
+    # -- called by the connection ------------------------------------------------------------------------------------
 
     def writing(self, now: float) -> None:
         super().writing(now)
@@ -71,12 +71,12 @@ class StreamExchange(UpstreamExchange):
 
     def received(self, now: float) -> None:
         super().received(now)
-        if self.parser.status_code:  # also where it came before the upload was over: that has ended now
+        if self.parser.status_code:  # even if the head came before the upload was over: the upload has ended now
             self._await_more(now)
 
     def _await_more(self, now: float) -> None:
         super()._await_more(now)
-        self.expires_mono = now + self.timeouts.body_idle_s  # a long answer is no fault here
+        self.expires_mono = now + self.timeouts.body_idle_s  # a long response is no fault here
 
     def progressed(self) -> None:
         if self.parser.status_code:
@@ -98,14 +98,14 @@ class StreamExchange(UpstreamExchange):
             self._window.reschedule(0.0)
             self._window = None
 
-    # -- asked by those who pass pieces on ---------------------------------------------------------------------------
+    # -- called by the code that passes pieces on --------------------------------------------------------------------
 
     def closes_with_head(self, window: asyncio.Timeout | None) -> None:
         """Let that window run out when the head is there, or the exchange is over."""
         self._window = window
 
     async def wait_writable(self) -> None:
-        """Wait until the kernel has taken what was written, or there is nobody left to write to."""
+        """Wait until the kernel has taken the bytes that were written, or the exchange is over."""
         if self.blocked and not self.done.done():
             self._writable = asyncio.get_running_loop().create_future()
             await self._writable
@@ -117,7 +117,7 @@ class StreamExchange(UpstreamExchange):
             await self._body_arrived
 
     def take_body(self, now: float) -> bytes:
-        """What has arrived. Taking is a sign of life: the time for the next piece starts again."""
+        """Take the body bytes that have arrived. The time for the next piece starts again."""
         piece = self.parser.take_body()
         if not self.done.done():
             self.received(now)
@@ -129,7 +129,7 @@ class StreamExchange(UpstreamExchange):
 
 
 class StreamedResponse:
-    """The head of an answer whose body is still coming. Iterate it to its end, or close it."""
+    """The head of a response whose body is still coming. Iterate it to its end, or close it."""
 
     def __init__(
         self, exchange: StreamExchange, began_mono: float, monotonic: Callable[[], float], *, reused: bool
@@ -149,7 +149,7 @@ class StreamedResponse:
         return self._exchange.parser.trailers
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """The body, piece by piece, less the transfer coding. Raises ResponseBodyBroken where it is cut off."""
+        """The body, piece by piece, without the transfer coding. Raises ResponseBodyBroken if it is cut off."""
         exchange = self._exchange
         try:
             while not exchange.done.done() or exchange.parser.held_bytes:
@@ -181,10 +181,11 @@ def stream_head_bytes(origin: Origin, request: StreamRequest, *, has_body: bool)
 async def upload_and_await_head(
     connection: UpstreamConnection, exchange: StreamExchange, request: StreamRequest, body: AsyncIterable[bytes] | None
 ) -> None:
-    """Write the body and wait for the answer's head. An answer that comes first ends the upload: it is the verdict."""
+    """Write the body and wait for the head of the response. A response that comes before the end of the body is final,
+    so it ends the upload."""
     if body is not None and not exchange.head.done():
         try:
-            async with asyncio.timeout(None) as window:  # open-ended: the answer's head closes it
+            async with asyncio.timeout(None) as window:  # open-ended: the response's head closes it
                 exchange.closes_with_head(window)
                 try:
                     await _upload(connection, exchange, request.body_bytes, body)
@@ -192,7 +193,7 @@ async def upload_and_await_head(
                     exchange.closes_with_head(None)
         except TimeoutError:
             if not exchange.head.done():
-                raise  # the body's own
+                raise  # the body iterator raised it
     await exchange.head
 
 

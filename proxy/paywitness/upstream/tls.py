@@ -1,9 +1,9 @@
 """TLS as a transformation of bytes: ciphertext in, plaintext out, and back. No socket, no timer. And a
 connection with TLS.
 
-Why not the loop's own TLS: under it nobody can say how much of a request the kernel took, whether the peer said goodbye
-(close_notify) or was cut off, or whether closing will reset. Here the connection below stays a plain one on every loop,
-and those three are facts.
+Why not the loop's own TLS: it does not show how much of a request the kernel took, whether the peer sent close_notify
+or was cut off, or whether closing will reset. Here the connection below stays a plain one on every loop, so all three
+are known.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ def tls_context(*, cafile: str | None = None, cadata: str | None = None) -> ssl.
 
 
 class TlsContexts:
-    """The contexts of providers: the system's roots, or what a policy names. Made again when its files have changed."""
+    """The contexts of providers: the system's roots, or the files that a policy names. Made again when a file has
+    changed."""
 
     def __init__(self, default: ssl.SSLContext | None) -> None:
         self._default = default or tls_context()
         self._cached: dict[UpstreamTrust, tuple[tuple[float, ...], ssl.SSLContext]] = {}
 
     def context_for(self, trust: UpstreamTrust) -> ssl.SSLContext:
-        """Raises OSError (ssl.SSLError is one) where a file cannot be read or used."""
+        """Raises OSError (ssl.SSLError is one) if a file cannot be read or used."""
         files = [path for path in (trust.roots, trust.certificate, trust.key) if path]
         if not files:
             return self._default
@@ -67,11 +68,11 @@ class TlsSession:
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_hostname)
-        self.received_close_notify = False  # the peer sent close_notify: what came before is all there is
-        self.broken: ssl.SSLError | None = None  # what came after the last plaintext was no TLS, or an alert
+        self.received_close_notify = False  # the peer sent close_notify: no data follows
+        self.broken: ssl.SSLError | None = None  # the bytes after the last plaintext were no TLS, or an alert
 
     def handshake(self, ciphertext: bytes) -> bool:
-        """Go on with the handshake. True when it is done; what must be sent is in `outgoing` either way."""
+        """Go on with the handshake. True when it is done. Either way `outgoing` has the bytes to send."""
         self._incoming.write(ciphertext)
         try:
             self._object.do_handshake()
@@ -92,8 +93,7 @@ class TlsSession:
     def decrypt(self, ciphertext: bytes) -> bytes:
         """The plaintext that became readable; empty while a record is incomplete.
 
-        How the stream ended is kept beside it (`received_close_notify`, `broken`), for plaintext before the end still
-        counts.
+        `received_close_notify` and `broken` say how the stream ended, because plaintext before the end still counts.
         """
         self._incoming.write(ciphertext)
         pieces: list[bytes] = []
@@ -105,7 +105,7 @@ class TlsSession:
                     break
                 pieces.append(piece)
                 if not self._incoming.pending and not self._object.pending():
-                    break  # the common case, spared an exception
+                    break  # the common case, without the cost of an exception
         except ssl.SSLWantReadError:
             return b"".join(pieces)
         except ssl.SSLZeroReturnError:
@@ -115,14 +115,14 @@ class TlsSession:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def close_notify(self) -> bytes:
-        """close_notify, for a connection that ends in peace."""
+        """close_notify, for a connection that closes normally."""
         with contextlib.suppress(ssl.SSLError):  # it asks for the peer's own close_notify, which nobody waits for
             self._object.unwrap()
         return self.outgoing()
 
 
 def tls_error_detail(error: ssl.SSLError) -> str:
-    """What OpenSSL says went wrong, as one line. It holds names and reasons, never a payload."""
+    """OpenSSL's reason for the failure, as one line. It holds names and reasons, never a payload."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"certificate refused: {error.verify_message}"
     return f"TLS failed: {(error.reason or 'unknown reason').replace('_', ' ').lower()}"
@@ -131,11 +131,11 @@ def tls_error_detail(error: ssl.SSLError) -> str:
 # --- Connections with TLS
 # A connection with TLS. The one below stays a plain one, so that counting and resetting work as they do without.
 #
-# The rule: an end without a goodbye (close_notify) is a cut, never the end of an answer.
+# The rule: an end without close_notify is a broken connection, never the end of a response.
 
 
 class TlsConnection(UpstreamConnection):
-    """A connection that shakes hands before it is ready, and seals what it writes."""
+    """A connection that does the TLS handshake before it is ready, and encrypts the bytes that it writes."""
 
     ready_phase = NetworkPhase.HANDSHAKING
     tls: TlsSession
@@ -174,8 +174,9 @@ class TlsConnection(UpstreamConnection):
         self._handshake(b"")
 
     def is_usable(self) -> bool:
-        """As without TLS. Any readable byte counts as an end, for nobody can look inside: the price of being wrong is a
-        new connection, the price of the opposite a doubt. Except right after the handshake, when tickets arrive.
+        """As without TLS. Any readable byte counts as an end, because we cannot see what it holds. If that is wrong, it
+        costs a new connection; the opposite error would cost a doubt. Right after the handshake bytes do not count,
+        because session tickets arrive then.
         """
         return super().is_usable() if self._calls else self.open
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -269,6 +270,26 @@ async def test_what_others_went_on_with_is_not_sent_by_its_holder(server: RedisS
     assert stands.id == claim.operation.id
     assert telemetry.records == [IncidentOpened(stands, IncidentKind.JOURNAL_ROLLBACK)]
     assert not leases.outlasts(stands.id, request.token, 0.0)
+
+
+async def test_a_record_that_was_planned_before_its_operation_was_restored_keeps_the_incident(
+    server: RedisServer, journal: RedisJournal, sidecar: MakeWorld
+) -> None:
+    """Its attempt was under way. Another call under its key had been started and ended unsent meanwhile. The record of
+    the attempt removed the incident, so the key started anew, and the order was paid twice."""
+    world = await sidecar()
+    leases = Leases(journal, SystemClock(), LEASE_S, Told())
+    writer = replace(world.parts.journal_writer, journal=journal, leases=leases, rollback=None)
+    before = Backup(server)
+    request = asking()
+    claim = await journal.claim(request)
+    assert claim.operation is not None
+    leases.hold(claim.operation.id, request.token, SystemClock().boot(), claim.operation)
+    before.restore()
+    await owned(journal)
+    await leases.renew()
+    recorded = await writer.write_with_retry(claim.operation, succeeding)
+    assert (recorded.state, recorded.incident) == (State.SUCCEEDED, IncidentKind.JOURNAL_ROLLBACK)
 
 
 async def test_after_a_rollback_what_was_written_from_here_is_put_back_and_it_is_told_once(

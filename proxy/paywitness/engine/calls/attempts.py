@@ -1,8 +1,8 @@
 """One attempt: `AttemptSender` writes the operation's bytes to the provider and returns the evidence. `AttemptRecorder`
 concludes it, decides the next step, and writes both down. The record is durable when it returns.
 
-If the journal does not take the record, a spool of our own does. The limits are asked here, before the record: a retry
-that the budget refuses is decided like one that has no tries left.
+If the journal does not take the record, a spool of our own does. The retry budget is debited here, before the record.
+If it refuses a retry, the decision is the same as if no tries were left.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from paywitness.upstream.request import Origin
 _SHORTEST_CONNECT_S = 0.05
 LateResponseCallback = Callable[
     [Operation, Policy, Evidence], None
-]  # told of an answer that comes after its attempt timed out
+]  # called with the evidence of a response that comes after its attempt timed out
 
 
 def address_of(policy: Policy | Provider) -> tuple[Origin, str]:
@@ -83,11 +83,11 @@ class AttemptSender:
         def may_send() -> bool:
             nothing_in_doubt = not operation.doubt
             if nothing_in_doubt and self.clock.mono() >= context.deadline_mono:
-                return False  # the caller will be told that nothing was sent; so nothing is
+                return False  # the caller will get the reply that nothing was sent, so nothing must be sent
             if not self.leases.outlasts(operation.id, context.token, write_s):
                 return False
             if operation.doubt and first_send_age_s(operation, self.ages) >= policy.contract.resend_until_s:
-                return False  # we slept since it was decided, and the provider may have forgotten the key
+                return False  # the machine slept since the decision, and the provider may have forgotten the key
             context.progress.start_byte()
             return True
 
@@ -105,12 +105,13 @@ class AttemptSender:
             return evidence
         except (ValueError, BodyError):
             if context.progress.byte_started:
-                raise  # a fault of ours with the request on the wire: whatever it was, it is no proof that nothing left
+                raise  # a fault of ours while the request was on the wire: it does not prove that nothing left
             detail = "the request cannot be written as the policy says"
             return Evidence(NetworkPhase.RESOLVING, 0, WireFault.CONNECT_FAILED, None, detail, 0.0)
 
     def _timeouts(self, context: AttemptContext, operation: Operation, policy: Policy) -> UpstreamTimeouts:
-        """The policy's; but while nothing can have left, getting connected must not outlast the caller."""
+        """The policy's timeouts. But while nothing can have left, connecting must not take longer than the caller
+        waits."""
         given = policy.timeouts
         time_left_s = max(_SHORTEST_CONNECT_S, context.deadline_mono - self.clock.mono())
         bounded = time_left_s if not operation.doubt else given.deadline_s
@@ -120,7 +121,7 @@ class AttemptSender:
 
 
 class EvidenceSpool(Protocol):
-    """Takes evidence that the journal could not."""
+    """Takes evidence that the journal could not take."""
 
     async def put(
         self,
@@ -131,18 +132,18 @@ class EvidenceSpool(Protocol):
         no_bytes_after_at: float | None,
         undelivered: bool,
     ) -> bool:
-        """Whether it is durable."""
+        """Store the evidence. Returns whether it is durable."""
         ...
 
 
 @record
 class AttemptResult:
-    """What one attempt showed."""
+    """The result of one attempt: its evidence and classification."""
 
     evidence: Evidence
     classification: Classification
     response_tree: Tree = None
-    limit_info: LimitInfo | None = None  # what kept it from the wire
+    limit_info: LimitInfo | None = None  # the limit that kept it from the wire
 
     @property
     def circuit_refused(self) -> bool:
@@ -156,7 +157,7 @@ class ConcludedAttempt:
     operation: Operation
     decision: Decision
     grant: Grant | None = None  # of the retry that comes next
-    limit_info: LimitInfo | None = None  # what holds the call back
+    limit_info: LimitInfo | None = None  # the limit that holds the call back
 
 
 @record
@@ -168,7 +169,7 @@ class _FinishedAttempt:
     result: AttemptResult
     summary: AttemptSummary
     tries: int  # of this call
-    wait_s: float  # before another one, should there be one
+    wait_s: float  # before another attempt, if there is one
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +195,7 @@ class AttemptRecorder:
         tries: int,
         last_delay_s: float,
     ) -> ConcludedAttempt:
-        """Conclude the attempt, decide, and write both down with what follows at once. Durable when it returns."""
+        """Conclude the attempt, decide the next step, and record both in one write. Durable when it returns."""
         summary = attempt_summary(operation.attempts, result.evidence, result.classification, policy)
         wait_s = self._backoff_s(policy, result, tries, last_delay_s)
         finished = _FinishedAttempt(context, policy, result, summary, tries, wait_s)
@@ -210,7 +211,7 @@ class AttemptRecorder:
             recorded, decision = await self._record(operation, finished, None, limit_info, budget_allows=allowed)
             will_retry = decision.action is Action.RETRY_SAME_OPERATION
         finally:
-            if not will_retry:  # the record failed, or somebody was faster and the operation stands otherwise
+            if not will_retry:  # the record failed, or another writer was faster and changed the operation
                 await self.retry_budget.refund(grant)
         return ConcludedAttempt(recorded, decision, grant if will_retry else None, limit_info)
 
@@ -232,7 +233,7 @@ class AttemptRecorder:
             nonlocal decided, before, judged
             before = current
             following, events, decided = judged or self._decide(current, finished, budget_allows=budget_allows)
-            judged = None  # a second step is taken from where somebody else has left it
+            judged = None  # if the step is repeated, it starts from the version that another writer left
             if not following.state.ended:
                 following, more = _after_decision(following, decided)
                 events += more
@@ -266,7 +267,8 @@ class AttemptRecorder:
         return recorded, decided
 
     def _shown_balance(self, finished: _FinishedAttempt, operation: Operation) -> tuple[Operation, ShownBalance | None]:
-        """What the response shows of the operation's payment. If it was paid elsewhere, that is verified later."""
+        """The balance of the operation's payment that the response shows. If the payment was made elsewhere, its
+        balance is verified later."""
         policy, result = finished.policy, finished.result
         now = self.journal_writer.journal_clock.now()
         shown = shown_balance(
@@ -280,18 +282,18 @@ class AttemptRecorder:
         return after_already_done(operation, shown, result.classification, policy, now=now)
 
     def _decide(self, current: Operation, finished: _FinishedAttempt, *, budget_allows: bool) -> _Judged:
-        """From where the operation stands: as the attempt leaves it, and what is then to be done."""
+        """Conclude from the operation's present version: the operation as the attempt leaves it, and the next step."""
         policy, result, summary = finished.policy, finished.result, finished.summary
         changed, event = conclusion_changes(current, summary.number, result.classification, policy.contract)
         events = (event,)
         returns = policy.payment.failed_is_return
         if precedes_end(current, result.classification, failed_is_return=returns, is_response=True):
-            changed["incident"] = current.incident  # others found first what became of it later
+            changed["incident"] = current.incident  # another writer recorded the later evidence first
         if (end := END_DECISIONS.get(changed["state"])) is not None:
             return current.changed(**changed, because=end.because), events, end
         after = current.changed(**changed)
         if after.attempt_under_way:
-            # Our lease ran out, and a repeat sends a later attempt right now: what follows is its affair.
+            # Our lease ran out, and a duplicate sends a later attempt right now. That one decides the next step.
             return after, events, Decision(Action.STOP, "attempt_still_under_way", 0.0, effect_may_exist=True)
         decision_context = decision_context_of(
             after,
@@ -321,8 +323,8 @@ class AttemptRecorder:
             checks_done = after.checks_done if after.state is current.state else 0  # a new state has its own schedule
             check_at = now + self._check_delay_s(after.state, checks_done, decision, finished, limit_info)
         is_delivered = self._is_delivered(context, after)
-        lost_another = current.delivery_unknown and after.attempts > 1  # what that one's caller was told, we cannot say
-        joined = not context.in_background and self.waiters.is_awaited(after.id)  # a duplicate may be told instead
+        lost_another = current.delivery_unknown and after.attempts > 1  # the reply that its caller got is unknown
+        joined = not context.in_background and self.waiters.is_awaited(after.id)  # a duplicate may get the reply
         may_be_told = not context.caller_gone or joined
         context.progress.record_delivery(pending=may_be_told and not (is_delivered or lost_another))
         return WriteContext(
@@ -339,16 +341,17 @@ class AttemptRecorder:
 
     def _is_delivered(self, context: AttemptContext, operation: Operation) -> bool:
         """Whether somebody gets the reply, however long the write takes. If the caller's time is nearly up, the end is
-        recorded as perhaps undelivered, and more when the call has ended. Without a guard nothing depends on it."""
+        recorded as perhaps undelivered, and corrected when the call has ended. Without a guard nothing depends on
+        it."""
         if operation.guard is None and not context.caller_gone:
             return True
         return context.outlasts_record(self.clock.mono()) or self.waiters.has_waiter(operation.id)
 
     async def _spool_evidence(self, operation: Operation, finished: _FinishedAttempt) -> tuple[Operation, Decision]:
-        """The journal did not take what we know. A spool of our own keeps it for when it does; then an answer that the
-        provider stands by passes, with that reason. "Nothing was sent, and nothing will be" is no such answer: until
-        the journal has it, somebody else may take the operation for a doubt and send it again. Nor is a decline that
-        the provider would not give again."""
+        """The journal did not take the record. A spool of our own keeps it until the journal does. Then a response that
+        the provider would repeat is passed on, with that reason. "Nothing was sent, and nothing will be" must not be
+        passed on: until the journal has it, another sidecar may take the operation for a doubt and send it again. Nor
+        may a decline that the provider would not repeat."""
         policy, summary, evidence = finished.policy, finished.summary, finished.result.evidence
         no_bytes_after_at = self.journal_writer.journal_clock.now() + evidence.late_response_window_s
         undelivered = not finished.context.outlasts_record(self.clock.mono(), _SPOOL_TIME_MAX_S)
@@ -372,8 +375,9 @@ class AttemptRecorder:
         finished: _FinishedAttempt,
         limit_info: LimitInfo | None,
     ) -> float:
-        """When the resolver first looks: at once where it may ask, and a caller still waits for what it finds. After a
-        try that our limits refused there is no hurry: who does not answer calls does not answer questions."""
+        """When the resolver first takes the operation: at once if it may inquire and a caller still waits for the
+        result. After an attempt that our limits refused it waits, because a provider that does not respond to calls
+        does not respond to inquiries either."""
         policy = finished.policy
         if state is State.REQUIRES_ACTION:
             return policy.resolve.action_expires_s
@@ -398,14 +402,14 @@ class AttemptRecorder:
             self.telemetry.emit(event)
 
     def _sealed_response(self, operation: Operation, result: AttemptResult) -> bytes | None:
-        """The answer to keep for replay, where it is the operation's own."""
+        """The response to keep for replay, if it is the operation's own."""
         response = result.evidence.response
         if response is None or not response_matches_state(operation, result.classification):
             return None
         return seal_response(self.vault, response, operation.id)
 
 
-_Judged = tuple[Operation, tuple[Event, ...], Decision]  # how an attempt leaves an operation, and what is then done
+_Judged = tuple[Operation, tuple[Event, ...], Decision]  # the operation after the attempt, the events, the next step
 _SPOOL_TIME_MAX_S = 1.0  # a file of our own disk is written in milliseconds
 _WITH_EFFECT_STATES = frozenset({State.SUCCEEDED, State.PENDING})
 _SENDING_ACTIONS = frozenset({Action.RETRY_SAME_OPERATION, Action.FALLBACK_NEW_ATTEMPT})
@@ -415,7 +419,7 @@ _CHECKING_ACTIONS = frozenset(
 
 
 def _after_decision(after: Operation, decision: Decision) -> tuple[Operation, tuple[Event, ...]]:
-    """The operation as it stands after the decision, and the events that the decision itself is."""
+    """The operation after the decision, and the events of the decision itself."""
     match decision.action:
         case Action.MARK_TERMINAL_FAILURE if after.state is State.BACKOFF:
             event = Event.GIVEN_UP
@@ -429,5 +433,5 @@ def _after_decision(after: Operation, decision: Decision) -> tuple[Operation, tu
 
 
 def _resend_may_charge(contract: ProviderContract) -> bool:
-    """Whether a re-send by somebody who does not know of the decline might be a new charge."""
+    """Whether a re-send by a sidecar that does not know of the decline might be a new charge."""
     return contract.dedupes and contract.errors_under_key is ErrorsUnderKey.REEXECUTED

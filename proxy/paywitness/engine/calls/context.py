@@ -1,5 +1,5 @@
-"""CallContext: what a call asks for and who waits for it, which never changes. CallProgress: how far the call is. And
-what the core needs of both to decide.
+"""CallContext: a call's request and its caller, which never change. CallProgress: how far the call is. And the input
+that the core needs of both to decide.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from paywitness.limits.admission import Admitted
 from paywitness.limits.circuits import Probe
 from paywitness.randomness import Randomness
 
-RESOLVER = "resolver"  # as the timeline tells whose call it is
-# How long the journal may take to write an end: five tries of a Redis with their pauses, or one call of a SQLite.
+RESOLVER = "resolver"  # the name of its calls in the timeline
+# How long the journal may take to write an end: five tries on Redis with their pauses, or one call to SQLite.
 RECORD_TIME_MAX_S = 6.0
 
 
@@ -45,21 +45,21 @@ class AttemptPermit:
     group: CallGroup
     admitted: Admitted
     probe: Probe | None
-    party: str  # who is held if the provider asks to wait
+    party: str  # the party that is held if the provider tells us to wait
     is_released: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class CallProgress:
-    """How far a call is, for those beside the task that carries it: its deadline, duplicates that wait for it, and the
-    delivery of its reply. Only that task changes it, by the methods below."""
+    """How far a call is. Its own task changes it, by the methods below, and no other code does. The deadline,
+    duplicates that wait for the call and the delivery of its reply read it."""
 
     operation: Operation  # first the one that the call would start, then as it last stood
     finished: asyncio.Future[Reply]  # how the call ended; duplicates that wait for it get this reply
     byte_started: bool = False  # of this attempt: from here on it belongs to the operation, not to the caller
     has_sent: bool = False  # whether any attempt of this call at its present route started a byte
     sent_before: bool = False  # whether any attempt at an earlier route did
-    delivery_pending: bool = False  # the end is recorded as perhaps undelivered: what became of the reply follows
+    delivery_pending: bool = False  # the end is recorded as perhaps undelivered; a second write says if it was
 
     @property
     def may_have_sent(self) -> bool:
@@ -87,8 +87,8 @@ class CallProgress:
 
 @record
 class AttemptContext:
-    """What the attempts of an operation depend on beside the operation itself. The resolver has one of these, a caller
-    a `CallContext`. Nothing in it changes: a step that learns more returns another one."""
+    """The input of an operation's attempts beside the operation itself. The resolver has one of these, a caller a
+    `CallContext`. It never changes: a step that learns more returns a new one."""
 
     in_background: ClassVar[bool] = True  # no caller asked for the attempts: the resolver did
     source: ClassVar[str] = RESOLVER  # who makes the attempts, as the timeline names it
@@ -107,7 +107,7 @@ class AttemptContext:
 
     @property
     def account_and_credential(self) -> tuple[str, str]:
-        """Whose credential the request bears."""
+        """The account of the request, and the credential that it bears."""
         return self.progress.operation.account, self.progress.operation.credential
 
     @property
@@ -135,13 +135,13 @@ class CallContext(AttemptContext):
 
     call: Call
     identity: Identity
-    reply: asyncio.Future[Reply]  # what the caller gets; at the deadline, whether or not the call is over
-    fresh: Operation  # that the call would start
-    holds_unstorable_data: bool  # the request holds what must not be stored
+    reply: asyncio.Future[Reply]  # the caller's reply; at the deadline it has one, even if the call is not over
+    fresh: Operation  # the operation that the call would start
+    holds_unstorable_data: bool  # the request holds data that must not be stored
     payment_claim: PaymentClaim  # what the call means for a payment
     payout_claim: PayoutClaim | None  # what the call means for the rules of its payouts
     parameters: Mapping[str, str]  # of its path
-    owner: str | None = None  # the mark of the credential's owner, if the provider was asked
+    owner: str | None = None  # the mark of the credential's owner, if the provider named it
     credential_accepted: bool = True  # it made the operation that its claim named, or may see its reply
     routes_left: tuple[str, ...] = ()  # the providers that it fell back from
 
@@ -270,7 +270,8 @@ def _never() -> bool:
 
 
 def account_unknown(context: CallContext) -> Reply:
-    """504: another credential's operation answers the call, and whose that one is is not known. It is not named."""
+    """504: an operation of another credential decides the call, and it is unknown whether both have one owner. The
+    reply does not name the operation."""
     provider = context.policy.provider
     return problem_reply(Problem.ACCOUNT_UNKNOWN, WHOSE_IS_UNKNOWN, shape=context.shape, provider=provider)
 
@@ -290,7 +291,7 @@ class HighAges(Protocol):
     def high_age_s(self, at: float, provider: str) -> float: ...
 
 
-# From an operation and its call to what the core asks: a decision's context, an attempt's summary, a release.
+# From an operation and its call to the values that the core takes: a decision's context, an attempt's summary.
 
 
 def decision_context_of(
@@ -308,9 +309,9 @@ def decision_context_of(
     circuit_refused: bool = False,
     inquired: bool = False,
 ) -> DecisionContext:
-    """What a decision about this operation depends on, now. `last` is the result of the attempt that just ended,
+    """The present input of a decision about this operation. `last` is the result of the attempt that just ended,
     `tries` counts the attempts of this call. `circuit_refused`: the circuit kept the last attempt from the wire.
-    `inquired`: the provider was just asked, and knows nothing of the operation."""
+    `inquired`: an inquiry just found that the provider knows nothing of the operation."""
     return decision_context(
         operation,
         policy,
@@ -329,7 +330,7 @@ def decision_context_of(
 
 
 def first_send_age_s(operation: Operation, ages: HighAges) -> float:
-    """How long ago its first byte may have left, by whatever clock says most."""
+    """How long ago its first byte may have left, by the clock that gives the largest age."""
     return ages.high_age_s(_first_sent_at(operation), operation.provider)
 
 
@@ -338,7 +339,7 @@ def _first_sent_at(operation: Operation) -> float:
 
 
 def attempt_summary(number: int, evidence: Evidence, classification: Classification, policy: Policy) -> AttemptSummary:
-    """What is kept of an attempt: facts and what they were read as."""
+    """The stored summary of an attempt: its facts and their classification."""
     response = evidence.response
     status_code = response.status_code if response is not None else None
     named = response.header(policy.request_id_header) if response is not None and policy.request_id_header else None

@@ -1,8 +1,8 @@
-"""Duplicate calls: what a call is replied with when its key is already known. Nothing here sends anything.
+"""Duplicate calls: the reply to a call whose key is already known. Nothing here sends anything.
 
 `DuplicateCalls` replays a recorded reply, joins a call that is in flight, waits for the resolver, or refuses.
-`SingleFlight` is in front of it: of the calls under one key that this process runs at once, only the leader asks for
-a slot at the provider. The others wait until its claim is answered, and then get the journal's reply.
+`SingleFlight` is in front of it: of the calls under one key that this process runs at once, only the leader waits for
+a slot at the provider. The others wait until its claim has a result, and then get the reply from the journal.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from paywitness.secrets import Vault
 _NEW_KEY_OR_UNCHANGED = "Nothing was sent. Use a new key for a new payment, or repeat the first call unchanged."
 _FIRST_POLL_S = 0.05
 _LONGEST_POLL_S = 0.5
-_LONGEST_WAIT_S = 1.0  # another process may find out, and cannot tell us
+_LONGEST_WAIT_S = 1.0  # another process may resolve the operation, and cannot notify us
 _DELIVERY_TRIES = 5  # events and inquiries may write at the same time
 _WITH_EFFECT_OUTCOMES = frozenset({Outcome.SUCCEEDED, Outcome.PENDING})
 
@@ -64,7 +64,7 @@ class DuplicateCalls:
     vault: Vault
     clock: Clock
     pinned: PinnedPolicies
-    in_flight: dict[str, CallProgress]  # by operation id: what this process carries itself
+    in_flight: dict[str, CallProgress]  # by operation id: the calls of this process
     waiters: OperationWaiters
 
     def holder(self, claim: Claim) -> Operation:
@@ -73,8 +73,8 @@ class DuplicateCalls:
         return claim.operation
 
     async def reply_to(self, context: CallContext, claim: Claim, refusal: str) -> Reply:
-        """The answer to a claim that is not owned, and for whose sake nothing is sent. `refusal`: why the gate let
-        nothing new start, if that is so."""
+        """The reply to a claim that is not owned and that sends nothing. `refusal`: why the gate let no new operation
+        start, if it did not."""
         match claim.verdict:
             case ClaimVerdict.IN_DOUBT:
                 return unknown_reply(self.holder(claim), context.shape, sent=False)
@@ -94,7 +94,7 @@ class DuplicateCalls:
                 return self._refused_reply(context, claim)
 
     def _refused_reply(self, context: CallContext, claim: Claim) -> Reply:
-        """The answer to a claim that the intent, the payment or the rules of payouts did not let start."""
+        """The reply to a claim that the intent, the payment or the rules of payouts did not let start."""
         match claim.verdict:
             case ClaimVerdict.PAID_BEFORE:
                 return paid_before_reply(claim.paid_by, context.shape, context.policy.provider)
@@ -116,9 +116,8 @@ class DuplicateCalls:
                 return guarded_reply(self.holder(claim), context.shape)
 
     async def _keep_undelivered(self, context: CallContext, claim: Claim) -> Operation:
-        """The claim was given an answer that had reached nobody. If it may not be told it, or has gone as well, the
-        answer still waits. It waits for the keys that were given it: a duplicate under one of them may have been told.
-        """
+        """The claim was given a reply that had reached nobody. If this caller may not see it, or has left too, the
+        reply still waits, for the keys that it was given to: a duplicate under one of them may have got it."""
         operation = self.holder(claim)
         if not claim.took_undelivered or (claim.credential_accepted and not context.caller_gone):
             return operation
@@ -126,8 +125,8 @@ class DuplicateCalls:
         return await self._record_delivery(operation, after, "answer_given_back")
 
     async def _record_delivery(self, before: Operation, after: Operation, event: str) -> Operation:
-        """Record who got the reply. If somebody was faster, or the journal does not answer, the caller goes on with
-        what it knows."""
+        """Record who got the reply. If another writer was faster, or the journal does not reply, the call goes on with
+        the operation that it has."""
         change = change_of(before, after, (event,), WriteContext(self.clock.now()))
         with suppress(JournalUnavailable, StaleWrite):
             return await self.journal.record(change)
@@ -136,7 +135,7 @@ class DuplicateCalls:
     def replay(
         self, context: CallContext, operation: Operation, sealed: bytes | None, *, credential_matches: bool
     ) -> Reply:
-        """What is kept of an operation that has ended or stands."""
+        """The reply from the stored response of an operation that has ended, or whose state is settled for now."""
         if blocks_replay(operation):
             return unknown_reply(operation, context.shape, sent=False)
         if not credential_matches:
@@ -154,7 +153,7 @@ class DuplicateCalls:
         return problem_reply(Problem.KEY_REUSED, detail, operation=operation, shape=context.shape)
 
     async def join(self, context: CallContext, operation: Operation) -> Reply:
-        """Wait for whoever carries it, to our own deadline: then 504 if a byte may have left, else 409."""
+        """Wait for the call that carries it, until our own deadline: then 504 if a byte may have left, else 409."""
         owner = self.in_flight.get(operation.id)
         time_left_s = context.deadline_mono - self.clock.mono()
         if owner is not None and owner is not context.progress:
@@ -178,12 +177,12 @@ class DuplicateCalls:
         return problem_reply(Problem.IN_FLIGHT, NOT_YET_SENT, operation=operation, shape=context.shape)
 
     def _joined_reply(self, context: CallContext, owner: CallProgress) -> Reply:
-        """What the first call came to, told to one that waited for it."""
+        """The first call's result as the reply to a duplicate that waited for it."""
         reply, operation = owner.finished.result(), owner.operation
         if reply.problem is None and not context.credential_accepted:
             return account_unknown(context)
         if reply.problem is Problem.UNKNOWN:
-            reply = unknown_reply(operation, context.shape, sent=False)  # what this call did: it sent nothing itself
+            reply = unknown_reply(operation, context.shape, sent=False)  # this call itself sent nothing
         return replace(reply, headers=(*reply.headers, (b"Paywitness-Replayed", b"true")), replayed=True)
 
     async def wait_for_resolution(
@@ -194,17 +193,18 @@ class DuplicateCalls:
         recorded_elsewhere: bool = False,
         pays_elsewhere_if_absent: bool = False,
     ) -> Reply:
-        """If somebody works on the doubt, wait for what it finds, at most to the caller's deadline; else the reply. A
-        whole response of the provider that no row knows is passed on at once: its caller may know it. If another
-        process recorded the end, that one has noted whether anybody heard it. `pays_elsewhere_if_absent`: the call made
-        the operation, and takes another route once that is known to be absent."""
+        """If the resolver works on the doubt, wait for its finding, at most until the caller's deadline; otherwise
+        reply now. A whole response of the provider that no row matches is passed on at once: its caller may understand
+        it. If another process recorded the end, that one has noted whether anybody got the reply.
+        `pays_elsewhere_if_absent`: the call made the operation, and takes another route once the operation is known to
+        be absent."""
         if not recorded_elsewhere:
             await self.mark_undelivered(context)
         operation = context.progress.operation
         if reply.problem is Problem.CLOSED_WITHOUT_RESPONSE:
             return await self._reply_as_recorded(
                 context, operation
-            )  # an event or inquiry ended it, and showed an answer
+            )  # a webhook event or inquiry ended it, and showed a response
         if operation.state is not State.UNKNOWN or not self.waiters.resolver_running or reply.problem is None:
             return reply
         with self.waiters.waiting_for(operation.id, self._outlasts_record(context)):
@@ -215,15 +215,15 @@ class DuplicateCalls:
     async def _wait_while_in_doubt(
         self, reply: Reply, context: CallContext, operation: Operation, *, pays_elsewhere_if_absent: bool
     ) -> Reply:
-        """Wait until it is resolved, or the caller's time is up. If an event ended it during a re-send, wait for that
-        too: whoever carries the re-send notes whether the reply reached anybody."""
+        """Wait until the operation is resolved, or the caller's time is up. If a webhook event ended it during a
+        re-send, wait for the re-send too, because that call notes whether the reply reached anybody."""
         recorded_here = False
         while _is_unresolved(operation) and operation.incident is None and context.still_there():
             time_left_s = context.deadline_mono - self.clock.mono()
             if pays_elsewhere_if_absent and operation.absence_shown:
-                break  # it is this call's to end it
+                break  # this call itself must end it
             if time_left_s <= 0 or self._idle_s(operation) > time_left_s:
-                break  # nobody will look at it before the caller's time is up: it may know that now
+                break  # the resolver will not take it before the caller's time is up, so reply now
             settle_s = context.policy.resolve.settle_s if pays_elsewhere_if_absent else None
             if self._has_told_all(context, operation, time_left_s, settle_s):
                 break
@@ -237,7 +237,7 @@ class DuplicateCalls:
             return reply
         reply = await self._reply_as_recorded(context, operation)
         if recorded_here:
-            # The journal may have taken longer than it ever should, and the caller has been told 504.
+            # The journal may have taken longer than it ever should, and the caller has got its 504.
             await self.mark_undelivered(context)
         return reply
 
@@ -246,7 +246,7 @@ class DuplicateCalls:
         return lambda: context.credential_accepted and context.outlasts_record(self.clock.mono())
 
     def _idle_s(self, operation: Operation) -> float:
-        """How long nobody will look at it: it is neither held nor due before then."""
+        """How long nobody will work on the operation: until then it is neither held nor due."""
         if operation.lease is not None or operation.due_at is None:
             return 0.0
         return operation.due_at - self.clock.now()
@@ -254,9 +254,9 @@ class DuplicateCalls:
     def _has_told_all(
         self, context: CallContext, operation: Operation, time_left_s: float, settle_s: float | None
     ) -> bool:
-        """Whether the caller's time brings nothing more: the provider's error came whole, so nothing of it is on its
-        way, and an inquiry has shown nothing, either late enough to be trusted or with no time left for a later one.
-        `settle_s`: of a call that pays elsewhere if nothing was executed; None of any other."""
+        """Whether waiting longer brings no new evidence. The provider's error came whole, so no request is still on its
+        way. An inquiry found nothing, either late enough to be trusted or with no time left for a later one.
+        `settle_s`: of a call that pays elsewhere if nothing was executed; None for any other."""
         if operation.lease is not None or not operation.checks_done:
             return False
         if not operation.doubt or not operation.doubt <= operation.answered_attempts:
@@ -267,15 +267,15 @@ class DuplicateCalls:
             if operation.reference is not None or not (inquiry.needs_reference or inquiry.names_in_path("reference"))
         ]
         if not lags_s:
-            return False  # it cannot be asked about: a webhook event may still tell
+            return False  # no inquiry is possible: a webhook event may still bring the outcome
         trusted_at, until_at = quiet_since(operation) + max(lags_s), self.clock.now() + time_left_s
         if settle_s is not None and trusted_at + settle_s <= until_at:
-            return False  # by then it may be known that nothing was executed, and paid elsewhere
+            return False  # by then it may be proven that nothing was executed, and the call may pay elsewhere
         return operation.updated_at >= trusted_at or trusted_at > until_at
 
     async def mark_undelivered(self, context: AttemptContext) -> None:
-        """What this call saw paid or accepted, noted as unheard if its caller has gone or may not see it, and nobody
-        else heard it or waits. An event that overtook the answer left this to whoever carries it."""
+        """Note a paid or accepted operation as undelivered if its caller has left or may not see it, and nobody else
+        got the reply or waits. A webhook event that came before the response left this to the call."""
         operation = context.progress.operation
         if operation.guard is None or operation.undelivered or operation.takeover:
             return
@@ -290,9 +290,9 @@ class DuplicateCalls:
         context.progress.stands_at(await self._record_delivery(operation, after, "answer_not_heard"))
 
     async def record_whether_delivered(self, context: CallContext, reply: Reply, *, is_delivered: bool) -> None:
-        """The call has ended. If its end was recorded as undelivered, because its caller's time was nearly up, it is
-        recorded now whether the caller got the reply. Not before: the deadline could pass during that write too. If
-        duplicates of the call still wait, the last of them records that nobody got it."""
+        """The call has ended. If its end was recorded as undelivered, because its caller's time was nearly up, record
+        now whether the caller got the reply. It is too early before, because the deadline could pass during that write
+        too. If duplicates of the call still wait, the last of them records that nobody got it."""
         operation = context.progress.operation
         if operation.guard is None or not operation.undelivered:
             return
@@ -308,7 +308,7 @@ class DuplicateCalls:
         await self._write_delivery(operation, is_delivered=is_delivered and tells_it)
 
     async def _write_delivery(self, operation: Operation, *, is_delivered: bool) -> Operation:
-        """Record whether the reply was delivered, also if others write about the operation meanwhile."""
+        """Record whether the reply was delivered, even if others change the operation meanwhile."""
         with suppress(JournalUnavailable):
             for _ in range(_DELIVERY_TRIES):
                 try:
@@ -320,14 +320,14 @@ class DuplicateCalls:
         return operation
 
     async def note_described(self, operation: Operation) -> Operation:
-        """Somebody who asks by its id is about to be told that it was paid or accepted, and its reply reached nobody.
-        It may be its caller, who has heard it then: an equal call is no longer given that reply as if it were its own.
-        Raises JournalUnavailable: what cannot be noted is not told."""
+        """A request for the operation by its id is about to get the result that it was paid or accepted, and its reply
+        reached nobody. The sender may be the operation's caller, who then knows the result. So an equal call no longer
+        gets that reply as its own. Raises JournalUnavailable: a result that cannot be noted must not be shown."""
         for _ in range(_DELIVERY_TRIES):
             if not operation.undelivered or operation.delivery_unknown or not may_be_taken(operation):
                 return operation
             if names_its_purchase(operation):
-                return operation  # an equal call means the same thing, whoever was told
+                return operation  # an equal call means the same purchase, whoever got the reply
             after = operation.changed(delivery_unknown=True)
             try:
                 return await self.journal.record(
@@ -355,7 +355,7 @@ class DuplicateCalls:
         return operation.lease is None and context.still_there()
 
     async def _poll_until_finished(self, context: CallContext, operation: Operation) -> Operation:
-        """Another process carries it: look from time to time."""
+        """Another process carries the operation: read it from time to time."""
         pause_s = _FIRST_POLL_S
         while operation.lease is not None and self.clock.mono() + pause_s < context.deadline_mono:
             await self.clock.sleep(pause_s)
@@ -382,7 +382,7 @@ class DuplicateCalls:
             context.progress.stands_at(operation)
             self.waiters.note_heard(operation.id)
         elif credential_matches and operation.undelivered and not context.caller_gone:
-            # Its time is nearly up. Until it is recorded whether it was told, nobody else is given the reply.
+            # The caller's time is nearly up. Until it is recorded whether it got the reply, nobody else gets it.
             pending = operation.changed(delivery_unknown=True)
             context.progress.record_delivery(pending=True)
             operation = await self._record_delivery(operation, pending, "answer_under_way")
@@ -392,7 +392,7 @@ class DuplicateCalls:
         return self.replay(context, operation, sealed, credential_matches=credential_matches)
 
     async def _reply_of_fallback(self, context: CallContext, first: Operation, fallback_id: str) -> Reply:
-        """While this call waited, another one of its key fell back to another route: that outcome is this one's too."""
+        """While this call waited, another call of its key fell back to another route: reply with that outcome."""
         second = await self.journal.read(fallback_id)
         if second is None:
             return unknown_reply(first, context.shape, sent=False)
@@ -401,7 +401,7 @@ class DuplicateCalls:
 
     async def _is_given_back(self, context: CallContext, operation: Operation) -> bool:
         """Whether the payment that a call under another key has waited for was refunded before its success was
-        recorded: that call is answered as one that comes now."""
+        recorded. Then that call gets the reply of a call that comes now."""
         is_own_key = operation.key == context.identity.key
         if is_own_key or operation.state is not State.SUCCEEDED or not operation.kind.pays or not operation.payment:
             return False
@@ -409,14 +409,14 @@ class DuplicateCalls:
         return row is not None and hold_of_payment(payment_from_row(row)) is IntentHold.REFUNDED
 
     def _waits_for_record(self, context: CallContext) -> bool:
-        """Whether the caller gets the reply after one more write. One whose call sent nothing is told no 504 at its
-        deadline: it gets the reply a little later."""
+        """Whether the caller gets the reply after one more write. If its call sent nothing, it gets no 504 at its
+        deadline, but the reply a little later."""
         return context.outlasts_record(self.clock.mono()) or not (context.caller_gone or context.progress.may_have_sent)
 
     async def stored_policy_and_request(
         self, context: CallContext, claim: Claim
     ) -> tuple[Policy, StoredRequest] | None:
-        """What a re-send must go by: the policy pinned to the operation, and the bytes of its first send."""
+        """The input of a re-send: the policy pinned to the operation, and the bytes of its first send."""
         operation = self.holder(claim)
         policy = await self.pinned.policy_of(operation, context.policy)
         if policy is None:
@@ -444,11 +444,11 @@ NOT_YET_SENT = "The same call is under way and has not been sent yet. Repeat wit
 
 @dataclass(slots=True, eq=False)
 class Leader:
-    """The call that is ahead under its key."""
+    """The first of the calls under one key."""
 
-    operation: Operation  # that it would start
-    claim_answered: bool = False  # its claim was answered, or is not made after all
-    _released: asyncio.Future[None] | None = None  # of those behind it; most have nobody behind them
+    operation: Operation  # the operation that it would start
+    claim_answered: bool = False  # its claim has a result, or will not be made
+    _released: asyncio.Future[None] | None = None  # the calls behind it wait for this; most leaders have none
 
     def release_followers(self) -> None:
         self.claim_answered = True
@@ -456,7 +456,7 @@ class Leader:
             self._released.set_result(None)
 
     async def wait_for_claim(self, within_s: float) -> bool:
-        """Whether its claim was answered in time."""
+        """Wait for the result of its claim. Returns whether it came in time."""
         if not self.claim_answered and within_s > 0:
             if self._released is None:
                 self._released = asyncio.get_running_loop().create_future()
@@ -464,35 +464,35 @@ class Leader:
         return self.claim_answered
 
 
-# None: nothing is known that answers the call, and it may send.
+# None: the journal has no reply for the call, and it may send.
 ReplyFromJournal = Callable[[CallContext], Awaitable[Reply | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class SingleFlight:
-    _leaders: dict[str, Leader] = field(default_factory=dict)  # by key, until its call is answered
+    _leaders: dict[str, Leader] = field(default_factory=dict)  # by key, until its call has its reply
 
     async def join_or_lead(
         self, context: CallContext, reply_from_journal: ReplyFromJournal, clock: Clock
     ) -> Reply | Leader:
-        """What whoever is ahead under the key comes to. A leader: nothing answers this call, which goes by itself, and
-        is ahead of those that come from now on."""
+        """The reply that follows from the leader under this key. Or a new Leader: the journal has no reply for this
+        call, so it goes by itself, and leads the calls that come from now on."""
         key, finished_leader = context.identity.key, None
         while (leader := self._leaders.get(key)) is not None and leader is not finished_leader:
             in_time = await leader.wait_for_claim(context.deadline_mono - clock.mono())
             if (reply := await reply_from_journal(context)) is not None:
                 return reply
-            if not in_time:  # nothing was found, not even a doubt; "not sent" may yet become a lie by the one ahead
+            if not in_time:  # nothing was found, not even a doubt; but the leader may still send
                 ahead = leader.operation
                 if ahead.credential != context.identity.credential:
                     return account_unknown(context)
                 return problem_reply(Problem.IN_FLIGHT, NOT_YET_SENT, operation=ahead, shape=context.shape)
-            finished_leader = leader  # that one was refused, or has ended without effect, or what it left is in doubt
+            finished_leader = leader  # it was refused, ended without effect, or left a doubt
         leader = self._leaders[key] = Leader(context.fresh)
         return leader
 
     def leave(self, leader: Leader) -> None:
-        """Its call is answered."""
+        """The leader's call has its reply."""
         leader.release_followers()
         key = leader.operation.key
         if self._leaders.get(key) is leader:

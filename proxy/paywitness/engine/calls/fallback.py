@@ -1,8 +1,8 @@
 """Fallback: from an operation that ended provably without effect to another route that speaks the same API.
 
-The first is ended and the second started in one step, under the same intent: no moment in which both could pay, or
-neither is known. From doubt there is no fallback; what inquiries have proven to be absent is no doubt. The first key
-answers with the second's outcome for ever. What became of each route that the policy lists is kept in the timeline.
+One write ends the first operation and starts the second, under the same intent. So at no moment could both pay, or is
+neither of them known. A doubt has no fallback; an operation that inquiries have proven absent is no doubt. From then on
+the first key replies with the second's outcome. The timeline keeps the verdict on each route that the policy lists.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ from paywitness.secrets import Vault
 from paywitness.telemetry.emitter import Telemetry
 from paywitness.telemetry.events import EvidenceKind, FellBack, OperationEnded, OperationStarted, transition_events
 
-_REFERENCES_MAX = 8  # segments of a path that could be a reference
+_REFERENCES_MAX = 8  # at most so many segments of a path are tried as a reference
 
 
 @record
 class FirstEnd:
-    """How the operation ends that another one will stand for: provably without effect."""
+    """How the operation ends that a fallback will replace: provably without effect."""
 
     after: Operation
     event: Event
     cause: FallbackCause
-    finding: Finding | None = None  # of inquiries, if they ended a doubt
+    finding: Finding | None = None  # the finding of the inquiries, if they ended a doubt
 
 
 @record
@@ -79,7 +79,7 @@ class NoRoute:
     """No listed route could be taken."""
 
     choice: FallbackChoice
-    limit_info: LimitInfo | None  # what kept the call from the last route that was tried
+    limit_info: LimitInfo | None  # the limit that kept the call from the last route that was tried
 
 
 @record
@@ -107,11 +107,11 @@ class Fallbacks:
     async def take(
         self, context: CallContext, first: Operation, end: FirstEnd, decision: Decision
     ) -> RouteTaken | NoRoute:
-        """End the first and start another for it by the first of the listed routes that can be taken. No route: nothing
-        was written. Raises JournalUnavailable."""
+        """End the first operation and start another by the first listed route that can be taken. NoRoute: nothing was
+        written. Raises JournalUnavailable."""
         if first.doubt and end.cause is not FallbackCause.ABSENT:
             raise IllegalTransition(f"{first.id} is in doubt: nothing may stand for it")
-        context.progress.begin_attempt()  # at another route: waiting for its turn there is part of it
+        context.progress.begin_attempt()  # at another route: to wait for a permit there is part of it
         routes, limit_info = self._routes(context, first, end.cause), None
         revision, seen = first.revision, list[RouteCandidate]()
         for number, route in enumerate(routes, 1):
@@ -156,8 +156,8 @@ class Fallbacks:
         choice: FallbackChoice,
         permit: AttemptPermit,
     ) -> RouteTaken | RouteVerdict:
-        """End the first and start its fallback, in one step. A verdict if somebody was faster, or the key is in use:
-        then nothing was written."""
+        """End the first operation and start its fallback, in one write. A verdict if another writer was faster, or the
+        key is in use: then nothing was written."""
         reason = label_of(end.cause, first.result_class)
         there, second = self._second(context, first, policy, parameters, reason)
         link = FallbackLink(policy.provider, second.id, second.fallback_reason)
@@ -199,7 +199,7 @@ class Fallbacks:
     def _second(
         self, context: CallContext, first: Operation, policy: Policy, parameters: Mapping[str, str], reason: str
     ) -> tuple[CallContext, Operation]:
-        """The call at the other route, and the operation that stands for the first."""
+        """The call at the other route, and the operation that replaces the first."""
         secret = self.vault.identity_secret
         recognised = recognise_under(
             policy, context.call, context.tree, dict(parameters), secret, lambda: first.client_key
@@ -207,7 +207,7 @@ class Fallbacks:
         there = context.rerouted_to(policy, recognised.identity, self._with_own_credentials(policy, context.request))
         now = self.clock.now()
         second = recognised.fresh_operation(self.randomness.operation_id(now), now).changed(
-            # The amount, and whether the request may be stored, stay as the first route's policy read them.
+            # Keep the amount, and whether the request may be stored, as the first route's policy read them.
             money=context.expected.money,
             request_hash=_hash_of(there.request, secret) if context.holds_unstorable_data else "",
             fallback_of=first.id,
@@ -217,7 +217,7 @@ class Fallbacks:
         return there, second
 
     def _emit_events(self, first: Operation, ended: Operation, second: Operation) -> None:
-        """That the first has ended is told by its fallback's end; that its doubt is over, at once."""
+        """Emit the fallback, and the end of the first's doubt. The end of the fallback will report the first's end."""
         self.telemetry.emit(FellBack(first.provider, second.provider, second.fallback_reason, second.id, ended))
         for event in transition_events(first, ended, EvidenceKind.INQUIRY, self.clock.now()):
             if not isinstance(event, OperationEnded):
@@ -252,7 +252,7 @@ class Fallbacks:
     def _why_not(
         self, context: CallContext, first: Operation, cause: FallbackCause, fallback: Fallback
     ) -> RouteVerdict | None:
-        """Why a route is out of the question, whatever it serves; None: it is not."""
+        """Why a route is not possible, whatever operation it serves. None: it is possible."""
         provider = self.book().providers.get(fallback.to)
         if cause not in fallback.when:
             return RouteVerdict.OTHER_CAUSE
@@ -265,7 +265,7 @@ class Fallbacks:
         return RouteVerdict.TOO_MANY_ROUTES if len(context.routes_left) >= FALLBACKS_MAX else None
 
     def _missing_credentials(self, policy: Policy) -> str:
-        """What of the route's own credentials is not to be had; "" if nothing is, or it takes the caller's."""
+        """Which of the route's own credentials is missing. "" if none is, or if the route takes the caller's."""
         credentials = _credentials_of(policy, policy.acts_for)
         if credentials is None:
             return ""
@@ -278,8 +278,8 @@ class Fallbacks:
         return StoredRequest(request.method, request.target, headers, request.body)
 
     def _headers_for_route(self, credentials: BackgroundCredentials | None, headers: Headers) -> Headers:
-        """Another account needs its own credentials, and never sees the caller's, also if its own cannot be found. A
-        mirror or region, whose policy names none, takes the caller's."""
+        """The headers with the route's credentials. Another account needs its own and never gets the caller's, even if
+        its own cannot be found. A mirror or region, whose policy names none, takes the caller's."""
         if credentials is None:
             return headers
         headers = tuple(pair for pair in headers if pair[0].lower() not in CREDENTIAL_HEADERS)
@@ -290,8 +290,8 @@ class Fallbacks:
         return headers
 
     async def route_follow_up(self, call: Call) -> Call:
-        """A follow-up on what a fallback made, as it goes to the route that made it: under that route's own
-        credentials, if it has some, and only for a credential that the first route's account was used with."""
+        """Send a follow-up on a fallback's payment to the route that made it, under that route's own credentials if it
+        has some. Only a credential that was used with the first route's account may do that."""
         made = await self._fallback_of_reference(call.provider, call.segments)
         if made is None:
             return call
@@ -302,7 +302,7 @@ class Fallbacks:
         return replace(call, provider=made.provider, headers=self._headers_for_route(credentials, call.headers))
 
     async def _is_of_first_account(self, call: Call, made: Operation) -> bool:
-        """Whether the call's credential is the one that paid, or was accepted last for its account."""
+        """Whether the call's credential is the one that made the payment, or the last accepted one of its account."""
         first = await self.journal.read(made.fallback_of or "")
         if first is None:
             return False
@@ -313,7 +313,7 @@ class Fallbacks:
         return bool(newest) and newest[0][0] == credential
 
     async def _fallback_of_reference(self, provider: str, references: tuple[str, ...]) -> Operation | None:
-        """The operation of another route that made what a follow-up names."""
+        """The operation of another route that made the payment which a follow-up names."""
         for name in references[-_REFERENCES_MAX:]:
             found = await self.journal.find_operations(OperationQuery(reference=name, limit=2))
             fallbacks = [
@@ -352,11 +352,11 @@ def _hash_of(request: StoredRequest, secret: bytes) -> str:
 
 
 def _credentials_of(policy: Policy, account: str) -> BackgroundCredentials | None:
-    """Of an account by its name in `accounts:`, else the file's."""
+    """The credentials of an account by its name in `accounts:`, otherwise the file's."""
     named = policy.accounts.account_named(account)
     if named is not None and named.credentials:
         return named.credentials[0]
     others = {variable for each in policy.accounts.named for variable in each.variables}
     if policy.credentials is not None and others.intersection(policy.credentials.variables):
-        return BackgroundCredentials()  # another account's: none at all rather than those
+        return BackgroundCredentials()  # another account: use none rather than the file's
     return policy.credentials

@@ -1,9 +1,9 @@
-"""The gate: whether a call may go to its provider now. It is asked locally, and before the journal. A refusal has a
-name.
+"""The gate: whether a call may go to its provider now. It decides locally, before the journal is called. A refusal has
+a name.
 
-Refused means that nothing new is written or sent. What is already known under the key is still replied. Whoever is let
-through has an AttemptPermit: a place among the provider's calls in flight and, if its circuit is half open, a probe.
-A permit is for one attempt and is released once, with what the attempt showed of the provider.
+Refused means that nothing new is written or sent. A call whose key is already known still gets its reply. A call that
+is admitted has an AttemptPermit: a slot among the provider's calls in flight and, if its circuit is half open, a probe.
+A permit is for one attempt. It is released once, with the health sample of that attempt.
 
 `RetryBudget` says whether a retry may be made. A retry is debited when it is decided, before its wait. It is refunded
 if it never went to the wire. The result of its attempt is reported, because the budget's ratio follows how often
@@ -49,7 +49,7 @@ from paywitness.telemetry.events import RetryRefused
 
 _log = logging.getLogger("paywitness.limits")
 _FAILURES_OF_AN_OUTAGE = (
-    3  # so many failures and then a success: it was down, even where too few called for a circuit to open
+    3  # after so many failures a success means that it was down, even if too few calls failed to open the circuit
 )
 _NOTHING_SENT = "Nothing was sent."
 _TRAFFIC_CLASSES = {priority: TrafficClass(priority) for priority in Priority}
@@ -58,14 +58,14 @@ _TRAFFIC_CLASSES = {priority: TrafficClass(priority) for priority in Priority}
 @record
 class GateDecision:
     granted: bool
-    refusal: str = ""  # the name of the refusal, for the answer and the metric
+    refusal: str = ""  # the name of the refusal, for the reply and the metric
     detail: str = ""
     retry_after_s: float = 1.0
     attempt_permit: AttemptPermit | None = (
-        None  # of what is granted; None: it is held back at once, and goes on by another route
+        None  # the permit, if the call is admitted; None: it is held back at once, and goes on by another route
     )
-    waited: bool = False  # it did not go at once
-    limited_by: str = ""  # whom the provider asked to wait, if that is why
+    waited: bool = False  # the call had to wait first
+    limited_by: str = ""  # the party that the provider told to wait, if that is the reason
 
     @property
     def limit_info(self) -> LimitInfo:
@@ -100,7 +100,7 @@ _ROLLED_BACK = GateDecision(
 
 
 def never(*_: object) -> bool:
-    """Of a journal that cannot roll back."""
+    """Always False: for a journal that cannot roll back."""
     return False
 
 
@@ -111,14 +111,14 @@ class Gate:
     book: Callable[[], PolicyBook]
     clock: Clock
     calls_max: int
-    recently_rolled_back: Callable[[], bool] = never  # whether the journal may have forgotten what it took
-    end_may_be_lost: Callable[[Operation], bool] = never  # and whether an end that was told is part of that
+    recently_rolled_back: Callable[[], bool] = never  # whether the journal may have lost records
+    end_may_be_lost: Callable[[Operation], bool] = never  # whether one of them may be an end that a caller was told
     draining: bool = False
-    recovered: set[str] = field(default_factory=set)  # providers that answer again; whoever tells the journal clears it
+    recovered: set[str] = field(default_factory=set)  # providers that respond again; cleared when the journal knows
     _failures_in_a_row: Counter[str] = field(default_factory=Counter)
 
     async def admit(self, context: CallContext, calls_in_flight: int, *, waits: bool = True) -> GateDecision:
-        """Whether this call may start something new. Waits for a place, a little, unless told not to."""
+        """Whether this call may start a new operation. Waits a little for a slot, unless `waits` is False."""
         policy = context.policy
         if self.draining:
             return _DRAINING
@@ -132,7 +132,7 @@ class Gate:
         party = party_of(policy.limited_by, identity.credential, identity.account)
         decision = await self.acquire(policy, CallGroup.WRITE, _TRAFFIC_CLASSES[context.priority], time_left_s, party)
         if not decision.granted and decision.by_circuit and _falls_back_when_open(context, policy):
-            return GateDecision(True)  # it starts, is held back at once, and goes on by another route
+            return GateDecision(True)  # the operation starts, is held back at once, and goes on by another route
         if decision.attempt_permit is not None and decision.waited and not context.still_there():
             await self.release(decision.attempt_permit)
             return _CALLER_LEFT
@@ -141,7 +141,7 @@ class Gate:
     async def acquire(
         self, policy: Policy, group: CallGroup, traffic_class: TrafficClass, time_left_s: float, party: str
     ) -> GateDecision:
-        """A turn at the provider, or why not. Waits for a place, or for the end of a hold, a little."""
+        """A permit for the provider, or the refusal. Waits a little for a slot, or for the end of a hold."""
         provider = policy.provider
         view, held_s = await self._view_after_hold(provider, group, party, time_left_s)
         if view.decision is CircuitDecision.REFUSE:
@@ -163,7 +163,7 @@ class Gate:
             detail = f"{provider} has as many calls as it can take. {_NOTHING_SENT}"
             return GateDecision(False, admitted.reason, detail, admitted.retry_after_s)
         attempt_permit = AttemptPermit(policy, group, admitted, probe, party)
-        if probe is None and admitted.waited_s > 0:  # it may have gone down meanwhile
+        if probe is None and admitted.waited_s > 0:  # the provider may have gone down meanwhile
             view = self.circuits.view(provider, group, party)
             if view.decision is not CircuitDecision.PERMIT:
                 await self.release(attempt_permit)
@@ -173,8 +173,9 @@ class Gate:
     async def _view_after_hold(
         self, provider: str, group: CallGroup, party: str, time_left_s: float
     ) -> tuple[CircuitView, float]:
-        """What the circuit says to a call of this party, and how long it waited for that. A hold that is over soon is
-        waited for if time was given. A new call is given none: many that wait would all go in the moment it ends."""
+        """The circuit's view for a call of this party, and how long this method waited. It waits for a hold that is
+        over soon, if it was given time. A new call is given none, because many waiting calls would all go when the hold
+        ends."""
         view = self.circuits.view(provider, group, party)
         held_s = view.retry_after_s if view.reason is CircuitRefusal.THROTTLED else 0.0
         if not 0 < held_s <= queue_wait_max_s(time_left_s, 0.0):
@@ -190,7 +191,7 @@ class Gate:
     async def before_attempt(
         self, context: AttemptContext, operation: Operation, policy: Policy, held: AttemptPermit | None = None
     ) -> AttemptPermit | GateDecision:
-        """The permit of the next attempt: the one that the call holds already, else another; or why there is none."""
+        """The permit of the next attempt: the one that the call holds already, or a new one, or the refusal."""
         if context.in_background and self.end_may_be_lost(operation):
             await self.release(held)
             return _ROLLED_BACK
@@ -206,7 +207,7 @@ class Gate:
     def sample_of(
         self, attempt_permit: AttemptPermit, evidence: Evidence, classification: Classification
     ) -> HealthSample | None:
-        """What an attempt shows of the provider's health."""
+        """The health sample of an attempt."""
         reading = classification.result_class
         requested_s = retry_after_of(evidence.response, self.clock.now()) if reading in UNHEALTHY_CLASSES else None
         return health_sample_of(reading, evidence, self._slow_after_s(attempt_permit), requested_s)
@@ -214,7 +215,7 @@ class Gate:
     async def release_inquiry_permit(
         self, attempt_permit: AttemptPermit, evidence: Evidence | None
     ) -> HealthSample | None:
-        """An inquiry's turn is over. None: nobody was asked."""
+        """Release an inquiry's permit. None: the provider was not asked."""
         if evidence is None:
             await self.release(attempt_permit)
             return None
@@ -224,8 +225,8 @@ class Gate:
         return health_sample
 
     async def release(self, attempt_permit: AttemptPermit | None, health_sample: HealthSample | None = None) -> None:
-        """The turn is over, with what the attempt showed of the provider. No sample: nothing was sent. Never raises for
-        the limits' own sake: what the attempt showed of the payment matters more."""
+        """Release a permit, with the health sample of its attempt. No sample: nothing was sent. Never raises because of
+        the limits, because the attempt's evidence about the payment matters more."""
         if attempt_permit is None or attempt_permit.is_released:
             return
         attempt_permit.is_released = True
@@ -239,7 +240,7 @@ class Gate:
                 self.recovered.add(provider)
             if attempt_permit.probe is not None:
                 await self.circuits.end_probe(attempt_permit.probe, health_sample)
-        except Exception as error:  # noqa: BLE001  # a vote less, never an answer less
+        except Exception as error:  # noqa: BLE001  # lose the vote, never the reply
             _log.error("what %s showed was not counted: %s", provider, type(error).__name__, extra=REPEATS)
 
     def _slow_after_s(self, attempt_permit: AttemptPermit) -> float:
@@ -258,7 +259,7 @@ def _falls_back_when_open(context: CallContext, policy: Policy) -> bool:
 
 
 def held_party(policy: Policy, operation: Operation) -> str:
-    """Who is held if the provider asks this operation to wait."""
+    """The party that is held if the provider tells this operation to wait."""
     return party_of(policy.limited_by, operation.credential, operation.account)
 
 
@@ -285,7 +286,7 @@ _HOLD_REASONS = {
 # --- Retry budgets
 
 
-# What kept an attempt from the wire without the provider having a part in it.
+# Reasons on our side that kept an attempt from the wire. They show nothing about the provider.
 _NOT_ATTEMPTED = frozenset(
     {WireFault.CIRCUIT_OPEN, WireFault.NOT_ADMITTED, WireFault.POOL_EXHAUSTED, WireFault.LEASE_OVER}
 )
@@ -299,7 +300,7 @@ class RetryBudget:
     async def acquire(
         self, priority: Priority, operation: Operation, policy: Policy, last: Classification
     ) -> Grant | LimitInfo:
-        """The grant of the retry that was decided on, already spent; or what holds the retry back."""
+        """The grant of the retry that was decided on, already debited; or the limit that holds the retry back."""
         request = RetryRequest(
             self._origin(operation, policy),
             last.result_class,
@@ -310,7 +311,7 @@ class RetryBudget:
         )
         try:
             found = await self.budgets.acquire(request)
-        except Exception as error:  # noqa: BLE001  # a fault of the limits costs the retry, never what is known
+        except Exception as error:  # noqa: BLE001  # a fault of the limits costs the retry, never the evidence
             _log.error("the retry budget failed by %s; nothing is tried again", type(error).__name__, extra=REPEATS)
             found = BudgetRefusal(
                 BudgetScope.PROVIDER, policy.budget.window_s, 0.0, fleet=False, because=STORE_UNAVAILABLE
@@ -321,7 +322,7 @@ class RetryBudget:
         return LimitInfo(found.because, found.wait_s, found.scope, found.remaining)
 
     def count_attempt(self, operation: Operation, policy: Policy) -> None:
-        """An attempt without a grant goes to the wire: a first one, or what a caller repeats by itself."""
+        """Count an attempt that goes to the wire without a grant: a first attempt, or a caller's own duplicate."""
         origin = self._origin(operation, policy)
         if operation.attempts > 1:
             self.budgets.count_caller_retry(origin, COST_AMBIGUOUS)
@@ -331,7 +332,7 @@ class RetryBudget:
             self.budgets.count_first_attempt(origin)
 
     async def report_result(self, grant: Grant, evidence: Evidence, health_sample: HealthSample | None) -> None:
-        """The attempt that the grant allowed is over."""
+        """Report the result of the attempt that the grant allowed."""
         if evidence.fault in _NOT_ATTEMPTED and not evidence.sent:
             await self.budgets.refund(grant)
         elif health_sample is not None and health_sample.health is Health.OK:
@@ -340,14 +341,14 @@ class RetryBudget:
             self.budgets.failed(grant)
 
     async def refund(self, grant: Grant | None) -> None:
-        """The retry will not be made. None: there was no grant."""
+        """Refund a retry that will not be made. None: there was no grant."""
         if grant is not None:
             await self.budgets.refund(grant)
 
     async def acquire_for_inquiry(
         self, operation: Operation, policy: Policy, last: ResultClass
     ) -> Grant | BudgetRefusal:
-        """Inquiries have budgets of their own: those that follow a failed one, and second ones beside a slow one."""
+        """Inquiries have budgets of their own: for those that follow a failed one, and for hedges beside a slow one."""
         request = RetryRequest(self._origin(operation, policy, CallGroup.INQUIRY), last, COST_UNAMBIGUOUS)
         found = await self.budgets.acquire(request)
         if isinstance(found, BudgetRefusal):
@@ -358,11 +359,11 @@ class RetryBudget:
         self.budgets.count_first_attempt(self._origin(operation, policy, CallGroup.INQUIRY))
 
     async def refund_inquiry(self, grant: Grant) -> None:
-        """Nobody was asked after all."""
+        """Refund an inquiry that was not sent after all."""
         await self.budgets.refund(grant)
 
     def report_hedge_result(self, grant: Grant, *, helped: bool) -> None:
-        """Whether the second inquiry was the one that answered."""
+        """Report whether the second inquiry was the one that got the response."""
         if helped:
             self.budgets.succeeded(grant)
         else:

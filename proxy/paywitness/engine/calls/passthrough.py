@@ -1,6 +1,6 @@
-"""What is no operation of a policy: forwarded once, as it came, never retried. Nothing is journalled.
+"""Calls that are no operation of a policy: forwarded once, unchanged, never retried. Nothing is journalled.
 
-The words are careful all the same: nobody has told us that such a call moves no money.
+The replies are careful all the same, because such a call may move money.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from paywitness.core.evidence import Evidence, Response
 from paywitness.core.operation import Outcome
 from paywitness.core.policy import Provider
 from paywitness.core.problems import Problem
-from paywitness.core.reply import ErrorShape, Reply, problem_reply
+from paywitness.core.reply import NO_SHAPE, ErrorShape, Reply, problem_reply
 from paywitness.engine.calls.attempts import address_of
 from paywitness.telemetry.emitter import Telemetry
 from paywitness.telemetry.events import CallForwarded
@@ -63,13 +63,13 @@ class Passthrough:
         request = StreamRequest(call.method, target, call.headers, length)
         response = await self.upstream.stream(origin, request, body, provider.timeouts)
         if isinstance(response, Evidence):
-            return failure_reply(response, provider)
+            return failure_reply(response, provider, call.method)
         return streamed_reply(response, _OUTCOME_HEADERS)
 
 
 def whole_reply(response: Response, ours: Headers = ()) -> Reply:
-    """The provider's response as it came, with our headers behind its own. Its length stays: of a HEAD or a 304 it says
-    what the body would be."""
+    """The provider's response as it came, with our headers behind its own. Its Content-Length stays: for a HEAD or a
+    304 it gives the length that the body would have."""
     headers = end_to_end(response.headers) + headers_named(response.headers, b"content-length") + ours
     return Reply(response.status_code, headers, response.body, Outcome.NONE, reason=response.reason)
 
@@ -88,11 +88,27 @@ def streamed_reply(response: StreamedResponse, ours: Headers = ()) -> StreamedRe
     )
 
 
-def failure_reply(evidence: Evidence, provider: Provider) -> Reply:
-    """What the caller is told where no whole answer came."""
+def failure_reply(evidence: Evidence, provider: Provider, method: str = "") -> Reply:
+    """The reply if no whole response came. `method`: of a call that no operation of the policy can match; empty if one
+    can, by its path and method."""
     shape = ErrorShape(provider.problem)
     if not evidence.sent:
         detail = f"{provider.name} was not reached: {evidence.detail}. Nothing was sent."
         return problem_reply(Problem.NOT_SENT, detail, shape=shape, provider=provider.name)
-    detail = f"{provider.name} has the request and gave no whole answer: {evidence.detail}. It was not sent again."
-    return problem_reply(Problem.FORWARD_FAILED, detail, shape=shape, sent=True, provider=provider.name)
+    happened = f"{provider.name} has the request and gave no whole answer: {evidence.detail}."
+    return forward_failed_reply(method, happened, shape, provider.name)
+
+
+# RFC 9110: they only read. A policy names the path and method of what moves money, and such a call is an operation.
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+def forward_failed_reply(method: str, happened: str, shape: ErrorShape = NO_SHAPE, provider: str = "") -> Reply:
+    """The reply to a call that is no operation, and whose response was lost. `happened`: one sentence."""
+    is_safe = method in _SAFE_METHODS
+    detail = f"{happened} It was not sent again."
+    if is_safe:
+        detail += f" A {method} has no effect, so you may repeat it."
+    return problem_reply(
+        Problem.FORWARD_FAILED, detail, shape=shape, sent=True, provider=provider, without_effect=is_safe
+    )

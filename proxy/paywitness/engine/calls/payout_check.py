@@ -1,8 +1,8 @@
-"""The check before a payout: the policy's own address is asked whether it may be sent.
+"""The check before a payout: a request to an address that the policy names decides whether it may be sent.
 
-Asked once for each payout that would start, before it is claimed: a replay, or the re-send of an unknown outcome, asks
-nobody. Only a 2xx with `{"allow": true}` within the policy's time allows it. Everything else refuses: another status, a
-redirect, another body, no response, a secret that is not set.
+There is one request for each payout that would start, before it is claimed. A replay, or the re-send of an unknown
+outcome, makes none. Only a 2xx with `{"allow": true}` within the policy's time allows the payout. Everything else
+refuses: another status, a redirect, another body, no response, a secret that is not set.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class PayoutCheck:
     clock: Clock
 
     async def allows(self, context: CallContext) -> bool:
-        """Whether the payout that the call would start may be sent. Never raises for what the other side does."""
+        """Whether the payout that the call would start may be sent. Never raises because of the other side."""
         rules = context.policy.payout
         if rules is None or rules.check is None:
             return True
@@ -50,7 +50,7 @@ class PayoutCheck:
         return not why_not
 
     async def _ask(self, hook: CheckHook, context: CallContext) -> str:
-        """Why it does not allow it; empty if it does."""
+        """Send the request. Returns why the payout is not allowed; empty if it is."""
         timeout_s = min(hook.timeout_s, context.deadline_mono - self.clock.mono())
         if timeout_s <= 0:
             return "the caller's time is up"
@@ -92,14 +92,15 @@ def _is_allowed(body: bytes) -> bool:
     if len(body) > _RESPONSE_BYTES_MAX:
         return False
     try:
-        answer = decode_json(body)  # strictly: an answer that says both is none
+        answer = decode_json(body)  # strict: a body with both answers allows nothing
     except BodyError:
         return False
     return isinstance(answer, dict) and answer.get("allow") is True
 
 
 def _question(context: CallContext) -> dict[str, Any]:
-    """What is asked. The beneficiary stands in it as the request names it: whoever is asked judges by that."""
+    """The body of the request. The beneficiary is in it as the payout's request names it, so that the other side can
+    judge by that."""
     policy, money, guard = context.policy, context.expected.money, context.identity.guard
     rules, call, operation = policy.payout, context.call, context.fresh
     return {

@@ -1,9 +1,9 @@
-"""The life of a call, from the claim to an answer or a recorded doubt. The ifs of it stand here, none below.
+"""The life of a call, from the claim to a reply or a recorded doubt. All its branches are here, none below.
 
-    claim -> [ turn -> send -> classify -> conclude -> decide -> record ] -> reply
-             [ again, if the decision says so and the budget grants it   ]
+    claim -> [ permit -> send -> classify -> conclude -> decide -> record ] -> reply
+             [ again, if the decision says so and the budget grants it     ]
 
-SENDING is durable before the first byte may leave; an answer leaves after its record is durable. From the first byte on
+SENDING is durable before the first byte may leave; a reply leaves after its record is durable. From the first byte on
 the attempt belongs to the operation: neither a caller that leaves nor its deadline stops it.
 """
 
@@ -64,9 +64,9 @@ class CallEnd:
     """How a call ended for its caller."""
 
     reply: Reply
-    limit_info: LimitInfo | None = None  # what held it back last
+    limit_info: LimitInfo | None = None  # the limit that held it back last
     rerouted: CallContext | None = None  # the call at the route that it fell back to; None: it stayed at its own
-    waits_for: Operation | None = None  # a movement of the same payment that is in flight: it may be tried again
+    waits_for: Operation | None = None  # a movement of the same payment in flight: after it the call may be tried again
 
     def with_reply(self, reply: Reply) -> CallEnd:
         return self if reply is self.reply else replace(self, reply=reply)
@@ -74,7 +74,7 @@ class CallEnd:
 
 @dataclass(frozen=True, slots=True)
 class CallPipeline:
-    """Carries one call to an answer, or to a recorded doubt."""
+    """Carries one call to a reply, or to a recorded doubt."""
 
     journal_writer: JournalWriter
     duplicates: DuplicateCalls
@@ -94,7 +94,7 @@ class CallPipeline:
     long_work: LongWork = field(default_factory=LongWork)
 
     async def run(self, context: CallContext, decision: GateDecision, leader: Leader) -> CallEnd:
-        """Carry a call that the gate has judged to a reply, or to a recorded doubt."""
+        """Carry a call that the gate has decided on to a reply, or to a recorded doubt."""
         permit = decision.attempt_permit
         try:
             await self.failpoints.hit(failpoints.CALL_RECEIVED)
@@ -103,7 +103,7 @@ class CallPipeline:
             else:
                 claim = await self.refused_lookups.claim(context)
             if decision.granted and claim.verdict is ClaimVerdict.ABSENT and _is_checked_first(context.payout_claim):
-                await self.gate.release(permit)  # the one who is asked may hang, and others want the place
+                await self.gate.release(permit)  # the address of the check may hang, and other calls need the slot
                 if await self.payout_check.allows(context):
                     checked = context.after_payout_check()
                     return await self.run(checked, await self.gate.admit(checked, 0), leader)
@@ -123,23 +123,24 @@ class CallPipeline:
             await self.gate.release(permit)
 
     def check_journal_remembers(self) -> None:
-        """A journal that has just lost its last moments, or all it had, cannot say that nothing was sent."""
+        """Raise if the journal has just lost its last records, or all of them: it cannot show that nothing was sent."""
         rollback = self.journal_writer.rollback
         if rollback is not None and rollback.recently_rolled_back():
             raise JournalNotAsked(JOURNAL_FORGOT)
 
     async def reply_to_refused(self, context: CallContext, refusal: str) -> Reply | None:
-        """As `reply_from_journal`, for a call that our limits refuse unless it waits: so many look-ups at once."""
+        """As `reply_from_journal`, for a call that our limits refuse unless it waits. The number of look-ups at once is
+        bounded."""
         return await self._reply_to(context, await self.refused_lookups.claim(context), refusal)
 
     async def reply_from_journal(self, context: CallContext) -> Reply | None:
-        """What is known under key and guard answers one that has no place at the provider. None: it would have to send,
-        which is never so of a doubt when its time is up."""
+        """The reply from the journal's facts under key and guard, for a call without a slot at the provider. None: the
+        call would have to send. A doubt whose time is up always has a reply."""
         return await self._reply_to(context, await self.journal_writer.claim(context, permitted=False), "")
 
     async def _reply_to(self, context: CallContext, claim: Claim, refusal: str) -> Reply | None:
         if claim.verdict is ClaimVerdict.ABSENT or claim.waits:
-            return None  # what only waits for another movement of its payment does so when it asks to start
+            return None  # a call that only waits for another movement of its payment does so when it claims
         context = context.seen_by(claim)
         if claim.verdict is not ClaimVerdict.IN_DOUBT:
             return await self.duplicates.reply_to(context, claim, refusal)
@@ -150,7 +151,8 @@ class CallPipeline:
         return None
 
     async def resume_unknown(self, context: CallContext, claim: Claim, permit: AttemptPermit) -> CallEnd:
-        """A repeat of something in doubt: the re-send that the decision allows, else 504. Nothing new is ever sent."""
+        """A duplicate of an operation in doubt: the re-send that the decision allows, otherwise 504. Never sends a new
+        operation."""
         resend = await self._plan_resend(context, claim, permit)
         if isinstance(resend, Reply):
             return CallEnd(resend)
@@ -170,7 +172,7 @@ class CallPipeline:
         recorded = await self.journal_writer.try_write(change)
         if recorded is None:
             await self.gate.release(permit)
-            return CallEnd(await self.duplicates.join(context, operation))  # somebody else took it up first
+            return CallEnd(await self.duplicates.join(context, operation))  # another call resumed it first
         await self.failpoints.hit(failpoints.RESEND_RECORDED)
         end = await self.run_attempts(context, recorded, policy, claim.payment, permit)
         context = end.rerouted or context
@@ -179,7 +181,7 @@ class CallPipeline:
     async def _plan_resend(
         self, context: CallContext, claim: Claim, permit: AttemptPermit | None
     ) -> tuple[Policy, StoredRequest, Decision] | Reply:
-        """How what is in doubt may be sent again; else what its repeat is told, which needs no place."""
+        """How the operation in doubt may be sent again; otherwise the reply to its duplicate, which needs no slot."""
         operation = self.duplicates.holder(claim)
         context.progress.stands_at(operation)
         stored = await self.duplicates.stored_policy_and_request(context, claim)
@@ -208,8 +210,8 @@ class CallPipeline:
         *,
         tries: int = 1,
     ) -> CallEnd:
-        """Attempt until it is settled, in doubt with nothing to try, or given up. `payment`: as it stood before the
-        call was claimed. `permit` and `grant`: of the first attempt, used up in any case."""
+        """Attempt until the operation is settled, in doubt with nothing left to try, or given up. `payment`: as it was
+        before the claim. `permit` and `grant`: of the first attempt, used up in any case."""
         progress, last_delay_s = context.progress, 0.0
         progress.stands_at(operation)
         self.duplicates.in_flight[operation.id] = progress
@@ -245,7 +247,7 @@ class CallPipeline:
             await self.retry_budget.refund(grant)
             if (
                 self.duplicates.in_flight.get(operation.id) is progress
-            ):  # else our lease ran out, and a repeat took it up
+            ):  # otherwise our lease ran out, and a duplicate resumed it
                 del self.duplicates.in_flight[operation.id]
                 self.leases.release(operation.id)
 
@@ -258,7 +260,7 @@ class CallPipeline:
         held: AttemptPermit | None,
         grant: Grant | None,
     ) -> AttemptResult:
-        """One try, if our limits let it go: what was seen of it, and what that means."""
+        """One attempt, if our limits allow it: its evidence and classification."""
         context.progress.begin_attempt()
         admitted = await self.gate.before_attempt(context, operation, policy, held)
         permit, limit_info = (admitted, None) if isinstance(admitted, AttemptPermit) else (None, admitted.limit_info)
@@ -292,8 +294,8 @@ class CallPipeline:
     async def _fall_back(
         self, context: CallContext, first: Operation, decision: Decision, result: AttemptResult, payment: Payment | None
     ) -> CallEnd:
-        """Another route of the same API, for what provably had no effect here, if one can be taken; else this one ends,
-        and its key may be used again."""
+        """Take another route of the same API for an operation that provably had no effect here. If none can be taken,
+        the operation ends, and its key may be used again."""
         cause = cause_of(
             first.result_class or ResultClass.NETWORK_CONNECT_FAILURE,
             first.effect or Effect.NONE,
@@ -317,8 +319,8 @@ class CallPipeline:
         return end if end.rerouted is not None else replace(end, rerouted=context)
 
     async def _wait_or_pay_elsewhere(self, context: CallContext, end: CallEnd, payment: Payment | None) -> CallEnd:
-        """What is found out about a doubt while the caller waits. If that is that nothing was executed, the payment may
-        be made by another route: by this call, which made the operation, and by nobody later."""
+        """Wait for the resolver's finding about a doubt while the caller waits. If nothing was executed, the payment
+        may be made by another route: only by this call, which made the operation, and by no later one."""
         may_leave = True
         for _ in range(FALLBACKS_MAX + 2):
             context = end.rerouted or context
@@ -336,9 +338,9 @@ class CallPipeline:
         return end
 
     async def _pay_elsewhere(self, context: CallContext, first: Operation, payment: Payment | None) -> CallEnd | None:
-        """End what inquiries have shown to be absent, and start another route for it in the same step; without one, it
-        just ends. None: this call cannot do either, and the resolver will end it."""
-        self.journal_writer.journal_clock.update(first.updated_at)  # when that was written, perhaps by another sidecar
+        """End an operation that inquiries have shown to be absent, and start another route for it in the same step.
+        Without a route it just ends. None: this call can do neither, and the resolver will end it."""
+        self.journal_writer.journal_clock.update(first.updated_at)  # another sidecar may have written that
         decision = decide(
             decision_context_of(first, context.policy, context, self.clock, self.journal_writer.ages, tries=0)
         )
@@ -358,8 +360,8 @@ class CallPipeline:
             return None
 
     def _end_as_absent(self, context: CallContext, first: Operation) -> FirstEnd | None:
-        """How it ends by what inquiries have shown. None if that does not hold: something may still arrive, another
-        attempt was declined, or the journal may have forgotten what else there was."""
+        """The end that the findings of inquiries prove. None if they do not prove it: an attempt may still arrive,
+        another attempt was declined, or the journal may have forgotten other records."""
         rollback = self.journal_writer.rollback
         if first.incident is not None or (rollback is not None and rollback.recently_rolled_back()):
             return None
@@ -376,7 +378,7 @@ class CallPipeline:
     async def _record_absence(
         self, context: CallContext, first: Operation, end: FirstEnd, decision: Decision, choice: FallbackChoice
     ) -> Reply | None:
-        """No other route could be taken: it ends as absent, and its key may be used again."""
+        """No other route could be taken: the operation ends as absent, and its key may be used again."""
         known = WriteContext(max(self.journal_writer.journal_clock.now(), first.updated_at), gives_back=context.token)
         change = change_of(
             first,
@@ -398,8 +400,8 @@ class CallPipeline:
         return absent_reply(ended, context.shape)
 
     def _on_late_response(self, operation: Operation, policy: Policy, evidence: Evidence) -> None:
-        """An answer came after its attempt had timed out: the same evidence, later."""
-        with contextlib.suppress(TaskRefused):  # we are shutting down; whoever comes next asks
+        """A response came after its attempt had timed out: record that evidence."""
+        with contextlib.suppress(TaskRefused):  # we are shutting down; a later inquiry will find the outcome
             self.tasks.start(self._record_late_response(operation, policy, evidence), "harvest")
 
     async def _record_late_response(self, operation: Operation, policy: Policy, evidence: Evidence) -> None:
@@ -415,7 +417,7 @@ class CallPipeline:
     async def give_up(
         self, context: AttemptContext, operation: Operation, because: str, choice: FallbackChoice | None = None
     ) -> Operation:
-        """Nothing was done and nothing will be: ended before the answer leaves."""
+        """Nothing was sent and nothing will be: end the operation before the reply leaves."""
         ended = advance(operation, Event.GIVEN_UP, because=because)
         known = WriteContext(self.journal_writer.journal_clock.now(), gives_back=context.token)
         action = Action.FALLBACK_NEW_ATTEMPT.value if choice is not None else ""
@@ -423,7 +425,8 @@ class CallPipeline:
         return await self.journal_writer.try_write(change) or await self.journal_writer.current(operation)
 
     async def resume_after_backoff(self, context: AttemptContext, operation: Operation) -> Operation:
-        """After a wait with nothing in doubt: SENDING again, unless the caller has left or its deadline has come."""
+        """After a backoff with nothing in doubt: SENDING again, unless the caller has left or its deadline has
+        passed."""
         if context.still_there() and self.clock.mono() < context.deadline_mono:
             again = advance(operation, Event.SEND_RECORDED)
             known = WriteContext(self.journal_writer.journal_clock.now(), sends_under=context.token)
@@ -441,8 +444,9 @@ def _reply_for(context: AttemptContext, operation: Operation, result: AttemptRes
 
 
 def _is_checked_first(payout: PayoutClaim | None) -> bool:
-    """Whether the policy asks somebody before the payout starts. Only what would start is asked about: what is known,
-    guarded, over a cap or not approved is told without. Nothing is journalled before it is allowed."""
+    """Whether the policy has an address that checks a payout before it starts. Only a payout that would start is
+    checked: one that is known, guarded, over a cap or not approved gets its reply without. Nothing is journalled before
+    the check allows it."""
     return payout is not None and payout.check_first
 
 

@@ -1,4 +1,4 @@
-"""Calls that our limits refuse: what the journal knows of them, asked so many at once and no more."""
+"""Journal look-ups for calls that our limits refuse, with a bound on how many run at once."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ LOOKUPS_MAX = 256  # at once: one pipeline of a Redis, one transaction of a SQLi
 
 @dataclass(frozen=True, slots=True)
 class RefusedLookups:
-    """Asks key and guard of refused calls: "not sent" is said only of a purchase that nothing else may have paid. An
-    outage refuses thousands at once, so equal calls share one look-up, and so many are under way at most."""
+    """Looks up key and guard of refused calls, because the reply "not sent" is right only if nothing else may have paid
+    the purchase. An outage refuses thousands of calls at once. So equal calls share one look-up, and the number of
+    look-ups under way is bounded."""
 
     journal_writer: JournalWriter
     lookups_max: int = LOOKUPS_MAX

@@ -1,4 +1,4 @@
-"""Shadow mode (`mode: observe`): calls pass unchanged, and telemetry reports what would have been decided about each.
+"""Shadow mode (`mode: observe`): calls pass unchanged, and telemetry reports the decision that each would have got.
 
 Nothing is written into a request or a response, nothing is retried or refused, and nothing waits for the journal, a
 limit or another call. Recognition, classification and decision are the core's own, over `ShadowMemory`: a bounded
@@ -61,13 +61,13 @@ class ShadowMemory:
         return self._by_key.get(key)
 
     def guarded_by(self, guard: Guard | None) -> tuple[Operation, ...]:
-        """Those that may still hold the guard, oldest first."""
+        """The operations that may still hold the guard, oldest first."""
         keys = self._keys_by_guard.get(guard.value) if guard is not None else None
         held = [self._by_key[key] for key in keys or ()]
         return tuple(sorted(held, key=lambda operation: operation.created_at))
 
     def remember(self, operation: Operation) -> None:
-        """Remember the operation as it now stands, in place of the one that its key had."""
+        """Remember the operation as it now stands, in place of the earlier one under its key."""
         self.forget(operation)
         self._by_key[operation.key] = operation
         held = indexed_guard(operation)
@@ -80,7 +80,7 @@ class ShadowMemory:
             self.forget(next(iter(self._by_key.values())))
 
     def forget(self, operation: Operation) -> None:
-        """Forget what is remembered under its key."""
+        """Forget the operation under its key."""
         known = self._by_key.pop(operation.key, None)
         held = known.guard.value if known is not None and known.guard is not None else None
         keys = self._keys_by_guard.get(held) if held is not None else None
@@ -94,14 +94,14 @@ class ShadowMemory:
 
 _log = logging.getLogger("paywitness.observing")
 
-# The caller's own patience ends a call here, as it would without us. These only keep it finite.
+# The caller's own timeout ends a call here, as it would without us. These timeouts only keep it finite.
 _LONG_TIMEOUTS = UpstreamTimeouts(
     connect_s=60, tls_s=60, write_s=60, first_byte_s=600, body_idle_s=600, response_s=3600
 )
 _CALL_LEASE_S = 4800.0  # longer than all of them together
-_REMEMBERED_ATTEMPTS = 100  # in doubt, of one operation: no budget keeps a caller from repeating for hours
+_REMEMBERED_ATTEMPTS = 100  # in doubt, of one operation, because no budget keeps a caller from repeating for hours
 
-# What would have become of a call beside the actions of a decision.
+# The actions for a call that no decision covers.
 REPLAYED, REFUSED, NOT_JUDGED = "replayed", "refused", "not_judged"
 
 _ALIASES = {
@@ -113,7 +113,7 @@ _ALIASES = {
 
 @record
 class CallAge:
-    """Ages as one call knows them: nothing is stored, so there is no other clock than the sidecar's own."""
+    """Ages for one call. Nothing is stored, so the only clock is the sidecar's own."""
 
     clock: Clock
     began_at: float
@@ -129,8 +129,8 @@ class _ShadowCall:
 
     context: CallContext
     ages: CallAge
-    operation: Operation | None  # what its answer will speak of; None: of nothing that we would have sent
-    known_decision: tuple[str, str] | None = None  # the action and its rule, if they are known before the answer
+    operation: Operation | None  # the operation of its response; None: enforce mode would have sent nothing
+    known_decision: tuple[str, str] | None = None  # the action and its rule, if they are known before the response
     tries: int = 1
 
 
@@ -146,12 +146,14 @@ class ShadowMode:
     async def forward_whole(
         self, call: Call, book: PolicyBook, still_there: Callable[[], bool]
     ) -> tuple[Reply, str | None]:
-        """Pass on a call that may be an operation; the provider's answer, untouched, and the operation's name."""
+        """Pass on a call that may be an operation. Returns the provider's response, untouched, and the operation's
+        name."""
         provider = book.providers[call.provider]
         shadow_call = self._recognise_safely(call, book, still_there)
         origin, path_prefix = address_of(provider)
         request = WireRequest(call.method, (path_prefix + call.target).encode("latin-1"), call.headers, call.body)
-        # As in force: a kept connection that the provider closes just now makes a doubt, which a key could settle.
+        # As in enforce mode: if the provider closes a kept connection just now, that leaves a doubt. A key could settle
+        # it.
         reuse = shadow_call is None or shadow_call.context.policy.contract.dedupes
         evidence = await self.upstream.send(origin, request, _LONG_TIMEOUTS, reuse=reuse)
         if shadow_call is not None:
@@ -165,13 +167,13 @@ class ShadowMode:
     async def forward_stream(
         self, call: Call, provider: Provider, body: AsyncIterator[bytes] | None, length: int | None
     ) -> Reply | StreamedReply:
-        """Pass on what is no operation, in pieces."""
+        """Pass on a call that is no operation, in pieces."""
         self._report_unmatched(provider)
         origin, path_prefix = address_of(provider)
         request = StreamRequest(call.method, (path_prefix + call.target).encode("latin-1"), call.headers, length)
         response = await self.upstream.stream(origin, request, body, _LONG_TIMEOUTS)
         if isinstance(response, Evidence):
-            return failure_reply(response, provider)
+            return failure_reply(response, provider, call.method)
         return streamed_reply(response)
 
     def _report_unmatched(self, provider: Provider) -> None:
@@ -182,7 +184,8 @@ class ShadowMode:
     # --- before it leaves
 
     def _recognise_safely(self, call: Call, book: PolicyBook, still_there: Callable[[], bool]) -> _ShadowCall | None:
-        """What the call is. None: no operation, or one that would have been refused, which is told. Never raises."""
+        """The call as an operation. None: it is none, or it would have been refused, which is reported. Never
+        raises."""
         try:
             return self._recognise(call, book, still_there)
         except Exception as error:  # noqa: BLE001  # whatever it is, it must not cost the call
@@ -203,7 +206,7 @@ class ShadowMode:
         return self._judge_claim(context, CallAge(self.clock, self.clock.now(), self.clock.boot()))
 
     def _judge_claim(self, context: CallContext, ages: CallAge) -> _ShadowCall:
-        """As a journal would judge it that knows what this sidecar saw lately, and nothing else."""
+        """Judge the claim as a journal would that knows only the operations that this sidecar saw lately."""
         fresh, now = context.fresh, ages.began_at
         stem = context.identity.key_stem
         request = ClaimRequest(fresh, context.token, permitted=True, lease_s=0.0, sealed_request=None, key_stem=stem)
@@ -226,7 +229,7 @@ class ShadowMode:
     def _judge_duplicate(
         self, context: CallContext, ages: CallAge, judged: ClaimJudgement, lease: Lease
     ) -> _ShadowCall:
-        """A call under a key that was seen: replayed, refused, or in doubt, where a decision says what may be done."""
+        """A call under a known key: replayed, refused, or in doubt. In doubt a decision gives the action."""
         if judged.verdict is ClaimVerdict.MISMATCH:
             return _ShadowCall(context, ages, None, (REFUSED, Problem.KEY_REUSED))
         operation = judged.existing
@@ -244,7 +247,7 @@ class ShadowMode:
     # --- when it is over
 
     def _report(self, shadow_call: _ShadowCall, evidence: Evidence) -> None:
-        """Tell what would have been decided. Never raises: the answer is here, and must go on."""
+        """Report the decision that enforce mode would have made. Never raises, because the response must go on."""
         policy = shadow_call.context.policy
         try:
             event = self._decide(shadow_call, with_policy_timeouts(evidence, policy))
@@ -290,7 +293,7 @@ class ShadowMode:
 
 
 def with_policy_timeouts(evidence: Evidence, policy: Policy) -> Evidence:
-    """What the policy's own patience would have seen of it: an answer that took longer would have been given up."""
+    """The evidence under the policy's own timeouts: a response that took longer would have been given up."""
     if not evidence.sent or evidence.duration_s <= policy.timeouts.first_byte_s:
         return evidence
     detail, waited_s = "the answer took longer than first_byte", policy.timeouts.first_byte_s
@@ -298,14 +301,15 @@ def with_policy_timeouts(evidence: Evidence, policy: Policy) -> Evidence:
 
 
 def _has_readable_coding(evidence: Evidence) -> bool:
-    """In force, the caller's `Accept-Encoding` is narrowed to what can be read. Here it went on as it came."""
+    """Whether the response's coding can be read. Enforce mode narrows the caller's `Accept-Encoding` to such codings;
+    here it went on unchanged."""
     coding = evidence.response.header("Content-Encoding") if evidence.response is not None else None
     accept_encoding = ((b"accept-encoding", coding.encode("latin-1")),) if coding is not None else ()
     return with_readable_codings(accept_encoding) == accept_encoding
 
 
 def _last_state(after: Operation, decision: Decision) -> Operation:
-    """The operation as it is remembered. Nothing is retried in shadow mode, so what had no effect has ended."""
+    """The operation as it is remembered. Nothing is retried in shadow mode, so one without effect has ended."""
     if after.state is State.BACKOFF:
         return advance(after, Event.GIVEN_UP)
     if decision.action is Action.SEND_TO_REVIEW and not after.state.ended:

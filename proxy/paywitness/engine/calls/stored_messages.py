@@ -1,7 +1,7 @@
-"""What is kept of requests and responses, sealed: how they are written down, and what bytes an attempt makes of them.
+"""Stored requests and responses, sealed: their format, and the bytes that an attempt makes of them.
 
-A request is kept as the caller sent it. The provider key and our stamp are written into it again for every attempt,
-from what the operation itself holds, so that every attempt sends the same bytes.
+A request is stored as the caller sent it. For every attempt the provider key and our stamp are written into it again,
+from the operation's own fields, so that every attempt sends the same bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from paywitness.secrets import Vault
 from paywitness.upstream.request import WireRequest
 
 _FORMAT = b"1"
-# What classification can read. Another coding would turn every success into doubt.
+# The codings that classification can read. Another coding would turn every success into doubt.
 _READABLE_CODINGS = frozenset({b"gzip", b"x-gzip", b"deflate", b"identity"})
 
 
@@ -53,14 +53,15 @@ class StoredRequest:
         return tuple(unquote(segment) for segment in path[1:].split("/")) if path != "/" else ()
 
     def with_credentials_of(self, headers: Headers) -> StoredRequest:
-        """The same request under the credentials of a repeat: the first's may have expired since."""
+        """The same request under the credentials of a duplicate, because the first's may have expired since."""
         renewed = self.headers
         for name, value in credential_headers(headers):
             renewed = with_header(renewed, name, value)
         return replace(self, headers=renewed)
 
     def without_body(self) -> StoredRequest:
-        """What may be kept of a request that holds what must not be: enough to ask about it, not to send it again."""
+        """The request without its body, which holds data that must not be stored. It allows an inquiry, but no
+        re-send."""
         return replace(self, body=b"")
 
 
@@ -98,7 +99,8 @@ def open_response(vault: Vault, sealed: bytes, operation_id: str) -> Response:
 
 
 def _encode(first: bytes, second: bytes, headers: Headers, body: bytes) -> bytes:
-    """The format and how many lines follow, the lines, the body. No line holds a break: both ends refuse those."""
+    """The format with the number of lines, the lines, the body. No line holds a line break: both parsers refuse
+    those."""
     lines = [*map(b":".join, headers)]
     return b"\n".join([b"%b %d" % (_FORMAT, len(lines) + 2), first, second, *lines, body])
 
@@ -140,8 +142,9 @@ def wire_request(request: StoredRequest, operation: Operation, policy: Policy, p
 
 
 def _without_copied_stamp(headers: Headers, body: bytes, policy: Policy) -> tuple[Headers, bytes]:
-    """A request that gets no stamp of its own carries none: a caller may have copied that of another payment, whose
-    events would then be taken for this one's. In XML it stays: the event must fit by its other names."""
+    """Remove a stamp from a request that gets none of its own. A caller may have copied the stamp of another payment,
+    and that payment's webhook events would then be matched to this one. In XML it stays: there an event must match by
+    its other names."""
     place = policy.stamp_reserved
     if place is None:
         return headers, body
@@ -163,7 +166,7 @@ _OUR_STAMP = re.compile(OPERATION_ID_PREFIX.encode() + rb"[0-9A-HJKMNP-TV-Z]{26}
 
 
 def with_header(headers: Headers, name: bytes, value: bytes) -> Headers:
-    """The header in the place where it stands, or at the end. Never twice."""
+    """The headers with this one set: in its present place, or at the end. Never twice."""
     wanted, names = name.lower(), [given.lower() for given, _ in headers]
     occurrences = names.count(wanted)
     if not occurrences:

@@ -20,24 +20,24 @@ _HEARD_MAX = 10_000  # calls that wait for one operation end within one deadline
 
 
 class OperationWaiters:
-    """Who waits for which operation. `resolver_running`: otherwise nobody would find
-    anything out, and waiting would be idle."""
+    """The callers that wait for each operation. `resolver_running`: without it nobody would resolve a doubt, and to
+    wait would be pointless."""
 
     def __init__(self) -> None:
         self._waiters: dict[str, dict[asyncio.Future[None], Callable[[], bool]]] = {}
-        self._heard: dict[str, None] = {}  # operations whose reply somebody got, newest last
+        self._heard: dict[str, None] = {}  # operations whose reply a caller got, newest last
         self.resolver_running = False
 
     def has_waiter(self, operation_id: str) -> bool:
-        """Whether somebody waits for it who will still wait when its end is recorded."""
+        """Whether a caller waits for the operation that will still wait when its end is recorded."""
         return any(still_waiting() for still_waiting in self._waiters.get(operation_id, {}).values())
 
     def is_awaited(self, operation_id: str) -> bool:
-        """Whether anybody waits for it, however short of time."""
+        """Whether any caller waits for the operation, however little time it has left."""
         return operation_id in self._waiters
 
     def note_heard(self, operation_id: str) -> None:
-        """Somebody gets the reply: another call that waited for it too may leave without it."""
+        """A caller gets the reply. Another call that waited for it too may leave without it."""
         self._heard[operation_id] = None
         if len(self._heard) > _HEARD_MAX:
             del self._heard[next(iter(self._heard))]
@@ -46,15 +46,15 @@ class OperationWaiters:
         return operation_id in self._heard
 
     def notify(self, operation_id: str) -> None:
-        """Something was written about it."""
+        """The operation was changed: wake the callers that wait for it."""
         for waiter in self._waiters.get(operation_id, ()):
             if not waiter.done():
                 waiter.set_result(None)
 
     @contextmanager
     def waiting_for(self, operation_id: str, still_waiting: Callable[[], bool]) -> Iterator[asyncio.Future[None]]:
-        """Somebody waits for it; what is yielded is done when something is written about it. `still_waiting`:
-        whether it will still be there to be told when an end that is written from now on is recorded."""
+        """Register a caller that waits. The yielded future is done when the operation changes. `still_waiting`: whether
+        the caller will still be there when an end that is written from now on is recorded."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.setdefault(operation_id, {})[waiter] = still_waiting
         try:
@@ -66,7 +66,7 @@ class OperationWaiters:
                 del self._waiters[operation_id]
 
     async def wait_for_change(self, operation_id: str, timeout_s: float, still_waiting: Callable[[], bool]) -> bool:
-        """Return when it changes here, or after the time; whether it has changed."""
+        """Wait until the operation changes in this process, or the time is over. Returns whether it has changed."""
         with self.waiting_for(operation_id, still_waiting) as waiter:
             done, _ = await asyncio.wait({waiter}, timeout=max(0.0, timeout_s))
             return bool(done)
@@ -77,7 +77,7 @@ class OperationWaiters:
 
 @dataclass(slots=True)
 class Deadlines:
-    """Those who wait. Each is passed once to `on_deadline` when its deadline has come, unless it was forgotten
+    """The calls that wait. Each is passed to `on_deadline` once, when its deadline has come, unless it was removed
     before."""
 
     clock: Clock
@@ -113,4 +113,4 @@ class Deadlines:
         self._set_timer(min((context.deadline_mono for context in self._waiting.values()), default=math.inf))
         loop = asyncio.get_running_loop()
         for context in due:
-            loop.call_soon(self.on_deadline, context)  # each by itself: a fault in one must not cost another its answer
+            loop.call_soon(self.on_deadline, context)  # each separately: a fault in one must not cost another its reply

@@ -1,7 +1,7 @@
-"""Writing to the journal: claims asked again with their token, records over the version that was read, and what to do
-when the journal is slow to say whether it took one.
+"""Writing to the journal: claims that are repeated with their token, records over the version that was read, and the
+retry of a write whose reply was lost.
 
-`change_of` makes every change that is written: a writer says what happened, `core.consequences` what that implies.
+`change_of` makes every change that is written. A writer names the event, and `core.consequences` adds its consequences.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from paywitness.telemetry.emitter import Telemetry
 from paywitness.telemetry.events import JournalCalled, LimitChecked, OperationStarted
 
 _CREDENTIALS_REMEMBERED = 10_000
-_SEALED_AGAIN_AFTER_S = 60.0  # as often as an acceptance is refreshed
+_SEALED_AGAIN_AFTER_S = 60.0  # as often as the acceptance of a credential is refreshed
 _WRITE_TRIES = 5
 _PAUSE_S = 0.2
 _ABANDONED = Classification.of(ResultClass.UNKNOWN_OUTCOME, "abandoned", lost=True)
 
 
 class ChangeDetails(TypedDict, total=False):
-    """What is kept with a change beside the operation: see `OperationChange`."""
+    """The fields of a change beside the operation: see `OperationChange`."""
 
     source: str
     attempt: AttemptSummary | None
@@ -71,8 +71,8 @@ def change_of(
     shown: ShownBalance | None = None,
     **details: Unpack[ChangeDetails],
 ) -> OperationChange:
-    """The change from `before` to `after`, with all that it implies. `lease_s`: how long the lease runs from now on, if
-    the writer sends next and holds it. `shown`: what the evidence shows of the operation's payment."""
+    """The change from `before` to `after`, with all its consequences. `lease_s`: how long the lease runs from now on,
+    if the writer sends next and holds it. `shown`: the balance of the operation's payment that the evidence shows."""
     implied = consequences(before, after, context)
     touched = touches_payment(before, implied.operation, shown)
     return OperationChange(
@@ -97,18 +97,18 @@ class JournalWriter:
     journal_clock: JournalClock
     ages: Ages
     levels: Levels | None = None  # None: limits are enforced, whoever else holds the journal
-    # Account and credential, by their hashes -> until when it need not be sealed again.
+    # Hashes of account and credential -> until when the credential need not be sealed again.
     stored_credentials: dict[tuple[str, str], float] = field(default_factory=dict)
-    rollback: RollbackMonitor | None = None  # of a journal that may come back without its last writes
-    fail_on_conflict: bool = False  # no step is taken again from another version: what was seen is what is decided upon
+    rollback: RollbackMonitor | None = None  # for a journal that may come back without its last writes
+    fail_on_conflict: bool = False  # never repeat a step from another version: the decision holds for the one read
 
     async def claim(self, context: CallContext, *, permitted: bool) -> Claim:
-        """Claim the call's operation. Asked once more with the same token where the reply was lost."""
+        """Claim the call's operation. If the journal's reply is lost, claim once more with the same token."""
         request = self._claim_request(context, permitted=permitted)
         claim = await self._claim_with_retry(request)
         holder = claim.operation
         if claim.verdict is ClaimVerdict.MISMATCH and holder is not None and holder.ignore != context.identity.ignore:
-            # The policy ignores other fields than it did then: compare as it did then.
+            # The policy ignores other fields than when the holder was claimed. Compare by the fields of that time.
             earlier_fingerprint = fingerprint_of(context.call, context.tree, holder.ignore, self.vault.identity_secret)
             claim = await self._claim_with_retry(replace(request, compare_fingerprint=earlier_fingerprint))
         if claim.limit is not None and claim.limit.verdict is not LimitVerdict.FITS:
@@ -120,15 +120,16 @@ class JournalWriter:
         return claim
 
     def _rolled_back_since_admission(self, context: CallContext) -> bool:
-        """Whether the journal rolled back since the gate was asked, and this could be executed twice: it was claimed
-        before what is known here was put back, or the provider does not dedupe."""
+        """Whether the journal rolled back since the gate admitted the call, so that the payment could be made twice.
+        That is so if the forgotten operations were not put back before this claim, or if the provider does not
+        dedupe."""
         rollback = self.rollback
         if rollback is None or not rollback.recently_rolled_back():
             return False
         return rollback.must_put_back() or not context.policy.contract.dedupes
 
     async def _end_unsent(self, context: CallContext, operation: Operation, claim: Claim) -> Claim:
-        """Nothing was sent, and nothing will be: ended in the journal before anybody is told so."""
+        """End an operation of which nothing was sent. The end is in the journal before the caller gets its reply."""
 
         def change_from(current: Operation) -> OperationChange:
             waiting = advance(current, Event.NO_EFFECT_SEEN, current.attempts)
@@ -152,7 +153,7 @@ class JournalWriter:
             requested_boot, began_mono = self.clock.boot(), self.clock.mono()
             claim = await self._claim_again(request, began_mono)
             if claim.operation is not None and claim.operation.lease is not None:
-                # Regained or new, the lease is not older than this claim says.
+                # The first claim may have got the lease. The time left on it shows how old the lease is.
                 requested_boot -= max(0.0, self.leases.lease_s - (claim.operation.lease.until_at - claim.now))
         self.telemetry.emit(JournalCalled("claim", self.clock.mono() - began_mono))
         self.journal_clock.update(claim.now)
@@ -162,7 +163,7 @@ class JournalWriter:
             if self.rollback is not None:
                 self.rollback.remember(operation, sealed_request=request.sealed_request)
         elif claim.took_undelivered and claim.operation is not None and self.rollback is not None:
-            self.rollback.remember(claim.operation)  # nobody else may be given that reply
+            self.rollback.remember(claim.operation)  # no other call may get that reply
         return claim
 
     async def _claim_again(self, request: ClaimRequest, began_mono: float) -> Claim:
@@ -175,8 +176,9 @@ class JournalWriter:
     async def write_with_retry(
         self, operation: Operation, change_from: Callable[[Operation], OperationChange]
     ) -> Operation:
-        """Write one step. Where somebody was faster, take the step again from where the operation now stands. A step
-        whose reply was lost is asked again as it was: decided anew it might differ from what was written."""
+        """Write one step. If somebody else wrote first, make the step again from the operation's present version. If
+        the journal's reply is lost, repeat the same step unchanged: a new decision could differ from the written
+        one."""
         if self.fail_on_conflict:
             return await self._write_once(change_from(operation))
         current, reply_lost = operation, False
@@ -204,8 +206,8 @@ class JournalWriter:
         return recorded
 
     async def _open_rollback_incident(self, stored: Operation) -> None:
-        """The journal forgot our last attempt, and others went on from before it: a person must look. What we know does
-        not fit into what it has; a spool keeps it."""
+        """The journal forgot our last attempt, and another writer went on from the version before it. Open an incident,
+        because a person must decide. Our record no longer fits the journal's version, so a spool keeps it."""
         incident = stored.incident or IncidentKind.JOURNAL_ROLLBACK
         note = "an attempt that the journal had forgotten was answered"
         disputed, known = stored.changed(incident=incident), WriteContext(self.journal_clock.now())
@@ -213,7 +215,7 @@ class JournalWriter:
         raise JournalUnavailable(f"the journal has forgotten an attempt of {stored.id}")
 
     async def try_write(self, change: OperationChange) -> Operation | None:
-        """Write one step over exactly this version, or None where somebody was faster. Where the journal has forgotten
+        """Write one step over exactly this version. None if somebody else wrote first. If the journal has forgotten
         that version, it is put back first."""
         try:
             return await self._record(change)
@@ -224,25 +226,27 @@ class JournalWriter:
             return None
         stored = await self._restore(before)
         if stored.version != before.version or stored.incident == IncidentKind.JOURNAL_ROLLBACK:
-            return None  # others went on meanwhile
+            return None  # another writer went on meanwhile
         try:
             return await self._record(change)
         except StaleWrite:
             return None
 
     async def current(self, operation: Operation) -> Operation:
-        """The operation as it now stands. What the journal has lost, or has older than we know, is put back."""
+        """The operation as it now stands. If the journal lost it, or has an older version than ours, put ours back."""
         found = await self.journal.read(operation.id)
         if found is not None and not is_forgotten(found, operation):
             return found
         return await self._restore(operation)
 
     async def _restore(self, operation: Operation) -> Operation:
-        """Put it back with the messages that were sealed for it: without its request nobody could inquire about it."""
+        """Put the operation back with its sealed messages, because without its request no inquiry is possible."""
         messages = self.rollback.messages_of(operation.id) if self.rollback is not None else (None, None)
         return await self.leases.restore(operation, *messages)
 
     async def _record(self, change: OperationChange) -> Operation:
+        if change.operation.incident is None and self.leases.take_dispute(change.operation.id):
+            raise StaleWrite(f"{change.operation.id} was restored with an incident")
         if change.shown is not None and self.rollback is not None and self.rollback.recently_rolled_back():
             change = replace(change, numbers_forgotten=True)
         requested_boot = self.clock.boot()
@@ -255,7 +259,7 @@ class JournalWriter:
         self.telemetry.emit(JournalCalled("record", self.clock.mono() - began_mono))
         self.journal_clock.update(recorded.updated_at)
         self.ages.due_times.note_written(change, recorded)
-        # Where others went on while it was forgotten, what we know is written down, and nothing more is sent by us.
+        # If another writer went on while the operation was forgotten, we record our facts and send nothing more.
         if (
             change.lease_s is not None
             and recorded.lease is not None
@@ -267,7 +271,7 @@ class JournalWriter:
         return recorded
 
     def credential_to_store(self, context: AttemptContext) -> bytes | None:
-        """The credential of the request, which the provider accepted for the account: sealed, unless it is stored
+        """The sealed credential of the request, which the provider accepted for the account. None if it is stored
         already."""
         account, credential = context.account_and_credential
         if self.clock.mono() < self.stored_credentials.get((account, credential), 0.0):
@@ -275,19 +279,19 @@ class JournalWriter:
         return seal_credential(self.vault, context.request, account)
 
     def note_credential_stored(self, context: AttemptContext) -> None:
-        """The journal has taken it. It is sealed again later: retention may have removed it by then."""
+        """Note that the journal has taken the credential. It is sealed again later, because retention may remove it."""
         if len(self.stored_credentials) >= _CREDENTIALS_REMEMBERED:
             self.stored_credentials.clear()
         self.stored_credentials[context.account_and_credential] = self.clock.mono() + _SEALED_AGAIN_AFTER_S
 
     async def record_abandoned(self, context: AttemptContext, operation: Operation) -> None:
-        """Nobody will see this attempt through: what may have left is doubt, what has not is given up."""
+        """Record an attempt that nobody will finish. If a byte may have left, it is doubt; otherwise it is given up."""
         if not operation.attempt_under_way and operation.state is not State.BACKOFF:
             return
 
         def change_from(current: Operation) -> OperationChange:
             if current.lease is None or current.lease.token != context.token:
-                # Our last record was taken after all, or a sweep was faster: it stands where it shall.
+                # The journal took our last record after all, or a sweep was faster: nothing is left to record.
                 raise IllegalTransition(f"{current.id} is no longer ours to give up")
             if current.state is State.BACKOFF:
                 after, event = advance(current, Event.GIVEN_UP), Event.GIVEN_UP
@@ -306,11 +310,11 @@ class JournalWriter:
         try:
             await self.write_with_retry(operation, change_from)
         except (JournalUnavailable, IllegalTransition):
-            return  # its lease runs out, and then it is doubt all the same
+            return  # when its lease runs out, a sweep puts it in doubt all the same
 
     def _claim_request(self, context: CallContext, *, permitted: bool) -> ClaimRequest:
         fresh = context.fresh
-        # What must not be stored is in the body; without it the request can still be asked about, but not sent again.
+        # Data that must not be stored is in the body. Without its body a request allows an inquiry, but no re-send.
         storable = context.request.without_body() if context.holds_unstorable_data else context.request
         sealed_request = seal_request(self.vault, storable, fresh.id) if permitted else None
         lease_s, key_stem = self.leases.lease_s, context.identity.key_stem
@@ -331,7 +335,7 @@ class JournalWriter:
 
 
 def _was_written(stored: Operation, change: OperationChange) -> bool:
-    """Whether a write whose reply was lost was taken after all."""
+    """Whether the journal took a write whose reply was lost."""
     wanted = change.operation
     return (
         stored.version == wanted.version + 1

@@ -26,6 +26,7 @@ from paywitness.telemetry.events import IncidentOpened
 _log = logging.getLogger("paywitness.leases")
 
 _READ_BATCH = 100
+_DISPUTED_MAX = 10_000
 RENEWALS_PER_LEASE = 3  # 30 s renewed every 10 s: two renewals may fail
 # Beyond that, an operation is put back without its request: it can be inquired about, but not re-sent.
 STORED_REQUESTS_BYTES_MAX = 64 * 1024 * 1024
@@ -72,6 +73,7 @@ class Leases:
         self._telemetry = telemetry
         self._held: dict[str, HeldLease] = {}
         self._requests_bytes = 0
+        self._disputed: dict[str, None] = {}  # ids of operations that were restored with an incident, oldest first
         self.lease_s = lease_s
         self.messages_of: MessagesOf = no_messages  # gives recently written messages; set by the rollback monitor
 
@@ -112,6 +114,19 @@ class Leases:
         """An operation that is held, as this sidecar last wrote it."""
         held = self._held.get(operation_id)
         return held.operation if held is not None else None
+
+    def _note_dispute(self, operation_id: str) -> None:
+        self._disputed[operation_id] = None
+        if len(self._disputed) > _DISPUTED_MAX:
+            del self._disputed[next(iter(self._disputed))]
+
+    def take_dispute(self, operation_id: str) -> bool:
+        """Whether the operation was restored with an incident since it was last written from here. True once: a write
+        that was planned before does not know of the incident, and would remove it."""
+        if operation_id not in self._disputed:
+            return False
+        del self._disputed[operation_id]
+        return True
 
     async def renew(self) -> None:
         """Renew all leases that have not run out by our own clock."""
@@ -168,6 +183,8 @@ class Leases:
         _log.error("the journal had forgotten %s: it was put back as this sidecar knows it", operation.id)
         if restored.incident == IncidentKind.JOURNAL_ROLLBACK:
             self.release(operation.id)
+            if operation.incident is None:
+                self._note_dispute(operation.id)
             if operation.incident is None and self._telemetry is not None:
                 self._telemetry.emit(IncidentOpened(restored, IncidentKind.JOURNAL_ROLLBACK))
         elif is_ours and held is not None and restored.lease is not None and restored.lease.token == token:

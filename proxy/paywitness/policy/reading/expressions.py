@@ -1,8 +1,8 @@
 """JMESPath, compiled to plain callables and bounded, so that core needs no expression library and no rule can hang.
 
-JMESPath has no loops and cannot look outside the tree it is given. What it can do is double a value again and again
-(`[@, @] | [@, @] | ...`) or escape a text again and again (`to_string(to_string(...))`): the bounds below end that, and
-the cost of an evaluation stays proportional to the body.
+JMESPath has no loops and cannot read outside the tree it is given. But an expression can double a value again and again
+(`[@, @] | [@, @] | ...`) or escape a text again and again (`to_string(to_string(...))`). The bounds below prevent that,
+so the cost of an evaluation stays proportional to the body.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from paywitness.policy.reading.value_readers import InvalidValue, Reader
 # The part of JMESPath that policies are written in, as closures: fields, comparisons with a text or boolean, "and",
 # "or", "not", indexes, lists and their filters, `starts_with` and `contains`.
 #
-# The library parses and defines the language; its interpreter walks the parsed tree anew for every answer, which costs
-# more than the rest of a classification. Nearly every expression of a policy is made of these few parts; whatever else
-# one holds is left to the library. `tests/policy/test_jmespath_closures.py` holds the two to the same results.
+# The library parses and defines the language. Its interpreter walks the parsed tree again for every response, which
+# costs more than the rest of a classification. Nearly every expression of a policy is made of these few parts. The
+# library evaluates any other. `tests/policy/test_jmespath_closures.py` checks that both give the same results.
 
 Closure = Callable[[Tree], Tree]
 Node = Mapping[str, Any]
 
 
 def closure_of(node: Node) -> Closure | None:
-    """The parsed expression as a closure, or None where it holds a part that only the library knows."""
+    """The parsed expression as a closure, or None if it holds a part that only the library knows."""
     names, texts = _texts_compared(node)
     if names:
         return _one_of(names, texts)
@@ -42,7 +42,7 @@ def closure_of(node: Node) -> Closure | None:
 
 
 def _names_of(node: Node) -> tuple[str, ...]:
-    """The names of a plain path, `a.b`; none of anything else."""
+    """The names of a plain path, `a.b`. Empty for anything else."""
     nodes = node["children"] if node["type"] == "subexpression" else [node]
     return tuple(child["value"] for child in nodes) if all(child["type"] == "field" for child in nodes) else ()
 
@@ -71,7 +71,7 @@ def _path(node: Node) -> Closure | None:
 
 
 def _comparison(node: Node) -> Closure | None:
-    """With a text or a boolean on one side: a text equals only itself, and a boolean is never a number."""
+    """A comparison with a text or a boolean on one side: a text equals only itself, and a boolean is never a number."""
     left, right = _operands(node)
     found = closure_of(left)
     if found is None or right["type"] != "literal" or node["value"] not in {"eq", "ne"}:
@@ -88,7 +88,8 @@ def _operands(node: Node) -> tuple[Node, Node]:
 
 
 def _texts_compared(node: Node) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Of `a.b == 'x' || a.b == 'y'`, as most rows are, the path and the texts. Of anything else no path."""
+    """The path and the texts of `a.b == 'x' || a.b == 'y'`, the form of most rows. For anything else the path is
+    empty."""
     if node["type"] == "or_expression":
         (names, texts), (others, more) = map(_texts_compared, node["children"])
         return (names, texts + more) if names == others else ((), ())
@@ -167,7 +168,7 @@ def _selection(node: Node) -> Closure | None:
 
 
 def _flattened(node: Node) -> Closure | None:
-    """`a[]`: lists in the list are opened, once."""
+    """`a[]`: lists in the list are flattened by one level."""
     base = closure_of(node["children"][0])
     if base is None:
         return None
@@ -182,7 +183,7 @@ def _flattened(node: Node) -> Closure | None:
 
 
 def _each(node: Node) -> Closure | None:
-    """`a[].b` and `a[?c].b`: what each element gives, less nothing."""
+    """`a[].b` and `a[?c].b`: the value of each element, without null."""
     base, then, *conditions = map(closure_of, node["children"])
     if base is None or then is None or None in conditions:
         return None
@@ -199,7 +200,7 @@ def _each(node: Node) -> Closure | None:
 
 
 def _called(node: Node) -> Closure | None:
-    """The library's own function over our arguments: it checks their types."""
+    """A call of the library's own function, which checks the types of our arguments."""
     name = node["value"]
     arguments = [part for part in map(closure_of, node["children"]) if part is not None]
     if name not in _FUNCTIONS or len(arguments) < len(node["children"]):
@@ -236,21 +237,22 @@ _MAKERS: dict[str, Callable[[Node], Closure | None]] = {
 
 _LENGTH_MAX = 1_000
 _NODES_MAX = 200  # an "or" over twenty statuses has 80
-_COPIES_MAX = 16  # how many times a multi-select may repeat what it was given, all of them multiplied
+_COPIES_MAX = 16  # how many times all multi-selects, multiplied, may repeat their input
 _CALLS_MAX = 8
 _COMPARATORS = frozenset({"eq", "ne", "lt", "lte", "gt", "gte"})
-# What is written for a value in JSON, YAML and Python, and names a field in JMESPath.
+# Words that mean a value in JSON, YAML and Python, but name a field in JMESPath.
 _VALUES_OF_WORDS = {
     **{word: value for value in ("true", "false", "null") for word in (value, value.capitalize(), value.upper())},
     "None": "null",
 }
-# What stands behind the first part is a step of its path.
+# Nodes in which every part behind the first is a step of its path.
 _PATHS = frozenset({"subexpression", "index_expression", "pipe", "projection", "value_projection"})
 
 
 class JmesPath(partial[Tree]):
-    """A compiled expression: called with a tree, it gives the value, or None also if it cannot be read. Equal when its
-    text is equal. It is its closure and no function around that: a call evaluates twenty of them."""
+    """A compiled expression. Called with a tree, it returns the value, or None if there is none or the evaluation
+    fails. Two are equal if their texts are. It is a partial and not a function around its closure, because a call
+    evaluates twenty of them."""
 
     text: str
     parsed: Node
@@ -275,19 +277,19 @@ def _compiled(text: str, parsed: Node, evaluate: Closure) -> JmesPath:
 
 
 def _or_none(evaluate: Closure) -> Closure:
-    """What only the library knows may raise: then there is no value."""
+    """The closure, but None if it raises: an expression that only the library knows may raise."""
 
     def evaluate_or_none(tree: Tree) -> Tree:
         try:
             return evaluate(tree)
-        except Exception:  # noqa: BLE001  # expressions are the policy's; whatever they raise means "no value"
+        except Exception:  # noqa: BLE001  # the policy wrote the expression; any error means "no value"
             return None
 
     return evaluate_or_none
 
 
 def expression(text: str) -> JmesPath:
-    """The expression, compiled. Raises Wrong with a message that says what to write instead."""
+    """The expression, compiled. Raises InvalidValue, whose message says how to write it instead."""
     if len(text) > _LENGTH_MAX:
         raise InvalidValue(message=f"found an expression of {len(text)} characters, allowed: at most {_LENGTH_MAX}")
     try:
@@ -303,7 +305,7 @@ def expression(text: str) -> JmesPath:
         raise _not_an_expression(text, error.lex_position, f"unexpected {error.token_value!r}") from None
     except RecursionError:
         raise InvalidValue(message="found an expression that is nested too deeply") from None
-    except Exception as error:  # noqa: BLE001  # whatever the library raises for odd text, the file is at fault, not us
+    except Exception as error:  # noqa: BLE001  # any error of the library means that the file is wrong
         raise InvalidValue(message=f"this is not a JMESPath expression: {type(error).__name__}") from None
     _refuse_quoted_values(tokens)
     nodes = list(_walk(compiled.parsed))
@@ -328,7 +330,7 @@ def _as_condition(found: JmesPath) -> JmesPath:
 
 
 def _is_boolean(node: Node) -> bool:
-    """Whether the closure of this gives nothing but true and false."""
+    """Whether the closure of this node returns only true and false."""
     if node["type"] in {"or_expression", "and_expression"}:
         return all(map(_is_boolean, node["children"]))
     return node["type"] in {"comparator", "not_expression"}
@@ -349,8 +351,8 @@ def form_expression(text: str) -> JmesPath:
 
 
 def implies(stronger: JmesPath, weaker: JmesPath) -> bool:
-    """Whether whatever the first one holds for, the weaker one holds for too, as far as their shape shows it: one of
-    the parts that "and" joins, or of those that "or" joins there. False says nothing."""
+    """Whether the weaker expression holds whenever the stronger one does, as far as the parts that "and" and "or" join
+    show it. False proves nothing."""
     return _implies(stronger.parsed, weaker.parsed)
 
 
@@ -382,7 +384,7 @@ def _not_an_expression(text: str, position: int, reason: str) -> InvalidValue:
 
 
 def _refuse_quoted_values(tokens: list[Any]) -> None:
-    """`status == "x"` compares two fields, `status` and one called `x`: never what was meant."""
+    """Refuse `status == "x"`. It compares two fields, `status` and one called `x`, and nobody means that."""
     brackets: list[str] = []
     for index, token in enumerate(tokens):
         kind = token["type"]
@@ -406,8 +408,8 @@ def _refuse_quoted_values(tokens: list[Any]) -> None:
 
 
 def _refuse_bare_operands(nodes: list[Any]) -> None:
-    """`paid == true` compares two fields, `paid` and one called `true`. Both are missing in most bodies, and nothing
-    equals nothing: the row would hold for an empty body and for a refusal. `!false` would hold for every body."""
+    """Refuse `paid == true`. It compares two fields, `paid` and one called `true`. Both are missing in most bodies, and
+    null equals null, so the row would hold for an empty body and for a refusal. `!false` would hold for every body."""
     for node in ({"type": "whole", "children": nodes[:1]}, *nodes):
         for child in _bare_children(node):
             if child["type"] == "field" and child["value"] in _VALUES_OF_WORDS:
@@ -420,7 +422,7 @@ def _refuse_bare_operands(nodes: list[Any]) -> None:
 
 
 def _bare_children(node: Any) -> list[Any]:
-    """What stands in a node without a path before it."""
+    """The children of a node that have no path before them."""
     children = [child for child in node.get("children", ()) if isinstance(child, dict)]
     if node["type"] == "filter_projection":
         return [children[0], children[2]]
