@@ -1,5 +1,5 @@
-"""What a policy says of accounts: which there are, how to ask the provider whose a credential is, and by which rules
-accounts were told before. Plain values."""
+"""A policy's rules for accounts: which accounts there are, how to ask the provider for the owner of a credential, and
+the earlier rules for accounts. Plain values."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from paywitness.core.provider_contract import FieldRef
 
 @dataclass(frozen=True, slots=True)
 class WhoAmI:
-    """How to ask the provider whose a credential is."""
+    """How to ask the provider for the owner of a credential."""
 
     method: str
     path: str  # with its query
-    field: Expression  # over the answer: the owner's id
+    field: Expression  # over the response: the owner's id
 
 
 @dataclass(frozen=True, slots=True)
 class OAuth2:
-    """Client credentials, exchanged for a token at the provider. Secrets are named here, never held."""
+    """Client credentials, exchanged for a token at the provider. It has the names of secrets, never the secrets."""
 
     method: str
     path: str
@@ -31,7 +31,7 @@ class OAuth2:
 
 @dataclass(frozen=True, slots=True)
 class BackgroundCredentials:
-    """What background calls use when the caller's own credentials no longer do. Names of environment variables."""
+    """Credentials for background calls when the caller's own no longer work. Names of environment variables."""
 
     headers: tuple[tuple[str, str], ...] = ()  # header, variable
     oauth2: OAuth2 | None = None
@@ -44,14 +44,14 @@ class BackgroundCredentials:
 
 @dataclass(frozen=True, slots=True)
 class NamedAccount:
-    """An account of the policy's `accounts:`: whose it is, and by what a call is known to be its."""
+    """An account of the policy's `accounts:`: its merchant and owner, and how a call of it is recognised."""
 
     name: str
     merchant: str = ""  # empty: the file's
     owner: str = ""  # as `who_am_i` names it
     selectors: tuple[tuple[FieldRef, str], ...] = ()  # places of the policy's `account`, each with its value
-    credentials: tuple[BackgroundCredentials, ...] = ()  # the one to send under first
-    credential_hashes: frozenset[str] = frozenset()  # of those; not of the file, but of the environment
+    credentials: tuple[BackgroundCredentials, ...] = ()  # the first is the one to send under
+    credential_hashes: frozenset[str] = frozenset()  # of those; they come from the environment, not from the file
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -60,7 +60,7 @@ class NamedAccount:
 
     @property
     def told_by(self) -> frozenset[str]:
-        """What tells that a call is its, as texts to compare."""
+        """The facts by which a call of the account is recognised, as texts to compare."""
         places = [f"{place}={value}" for place, value in self.selectors]
         return frozenset([*places, *(f"env:{variable}" for variable in self.variables)])
 
@@ -77,7 +77,7 @@ class EarlierAccount:
 
 @dataclass(frozen=True, slots=True)
 class EarlierRule:
-    """How accounts and merchants were told before. The journal may hold operations under it."""
+    """An earlier rule for accounts and merchants. The journal may hold operations under it."""
 
     account: tuple[FieldRef, ...]
     merchant: str = ""
@@ -90,14 +90,14 @@ class EarlierRule:
 
 @dataclass(frozen=True, slots=True)
 class AccountRules:
-    """Whose accounts a provider's calls act for."""
+    """The accounts that a provider's calls act for."""
 
     who_am_i: WhoAmI | None = None
     many: bool = False  # several owners act through one sidecar, each as an account of its own
-    earlier: tuple[EarlierRule, ...] = ()  # newest first; not of the file, but of the journal
+    earlier: tuple[EarlierRule, ...] = ()  # newest first; they come from the journal, not from the file
     named: tuple[NamedAccount, ...] = ()  # `accounts:`
 
-    # whether two credentials that nothing is known of may be of two owners
+    # whether two credentials without marks may belong to two owners
     tells_owners_apart: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

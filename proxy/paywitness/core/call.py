@@ -1,4 +1,4 @@
-"""A Call: what the application asked of us, read off the wire by the server. Nothing in it is ours to change."""
+"""A Call: the application's request, as the server read it off the wire. We change nothing in it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Priority(StrEnum):
 
 @record
 class CallerOptions:
-    """What the caller told us, and only us, in `Paywitness-*` headers. None of it goes upstream."""
+    """The caller's options for us alone, in `Paywitness-*` headers. None of them goes upstream."""
 
     key: str | None = None
     intent: str | None = None

@@ -1,12 +1,12 @@
 """Levels: which rules every sidecar of a journal keeps. Pure.
 
-Neighbouring releases run side by side. What an older one cannot keep begins when the journal's level is raised: by an
-operator, or by itself once no older sidecar has lived for ten leases. From then on the journal refuses whoever states
-a lower level. A level is never lowered.
+Neighbouring releases run side by side. A rule that an older release cannot keep begins when the journal's level is
+raised: by an operator, or by a sidecar once no older sidecar has lived for ten leases. From then on the journal refuses
+a sidecar that states a lower level. A level is never lowered.
 
-- Level 1 is what releases without levels keep. They state none, and announce nothing.
-- Level 2: every sidecar keeps the balances of payments, so limits may be enforced. Before that limits only warn; and
-  they only warn, ever after, for payments that an older sidecar may have moved without telling.
+- Level 1: the rules of releases without levels. They state no level, and announce nothing.
+- Level 2: every sidecar keeps the balances of payments, so limits may be enforced. Before that limits only warn. They
+  also only warn, for ever, for payments that an older sidecar may have moved without counting the movement.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class SidecarPresence:
 
 @record
 class Fleet:
-    """Who has announced itself to a journal lately."""
+    """The sidecars that have announced themselves to a journal lately."""
 
-    began_at: float  # when the first one did
+    began_at: float  # when the first one announced itself
     older_at: float | None = None  # when a sidecar of a lower level than the newest was last seen
     sidecars: tuple[SidecarPresence, ...] = ()
 
     def with_sidecar(self, announced: SidecarPresence, kept_s: float) -> Fleet:
-        """The fleet after one announced itself. Those that have not for `kept_s` are gone."""
+        """The fleet after a sidecar has announced itself. Sidecars that have not for `kept_s` are removed."""
         others = (one for one in self.sidecars if one.name != announced.name)
         living = [one for one in others if announced.seen_at - one.seen_at < kept_s]
         sidecars = tuple(sorted((*living[-(SIDECARS_MAX - 1) :], announced), key=lambda one: one.name))
@@ -57,12 +57,12 @@ class Fleet:
         return replace(self, sidecars=sidecars, older_at=max(older) if older else self.older_at)
 
     def with_older(self, seen_at: float) -> Fleet:
-        """The fleet after a trace was found of a sidecar that announces nothing."""
+        """The fleet after somebody found a trace of a sidecar that announces nothing."""
         return self if self.older_at is not None and self.older_at >= seen_at else replace(self, older_at=seen_at)
 
     @property
     def without_older_since(self) -> float:
-        """Since then no older sidecar is known to have lived."""
+        """The time since which no sign of an older sidecar is known."""
         return max(self.began_at, self.older_at if self.older_at is not None else self.began_at)
 
 

@@ -1,7 +1,8 @@
-"""Which limit held a call, or another try of it, back. A header of the reply tells it, and a member of our problems.
+"""The limit that held back a call, or a retry of it. A header of the reply names it, and a member of our problems.
 
-`Retry-After` and `limited_by` say one thing: when the same call may be sent again. A retry budget bounds our own
-retries, and the caller's next call asks none of it. So it tells when our retries are back, under a name of its own.
+`Retry-After` and `limited_by` have one meaning: when the same call may be sent again. A retry budget bounds only our
+own retries, and the caller's next call does not need it. So its time is under a name of its own: when our retries
+resume.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ _LIMITED_BY_HEADER = b"Paywitness-Limited-By"
 
 @dataclass(frozen=True, slots=True)
 class LimitInfo:
-    """What held this call, or another try of it, back. The scope is the retry budget's, or who was asked to wait."""
+    """The limit that held back this call, or a retry of it. The scope is the retry budget's, or that of the calls that
+    the provider asked to wait."""
 
     by: str
     retry_after_s: float
@@ -41,7 +43,7 @@ class LimitInfo:
 
 
 def with_limit_info(reply: Reply, limit_info: LimitInfo) -> Reply:
-    """The reply, with what held it back: in a header, and in the members of a problem of ours."""
+    """The reply with the limit: in a header, and in the members of a problem of ours."""
     other_headers = tuple(
         pair for pair in reply.headers if pair[0] != _LIMITED_BY_HEADER
     )  # a repeat may have been told the first's answer

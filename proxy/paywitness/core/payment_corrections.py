@@ -1,8 +1,8 @@
-"""What a person may make a payment say: that it exists although it did not come through us, that nobody has paid it,
-and what a number of its balance is. Pure.
+"""An operator's corrections of a payment: that it exists although it did not come through us, that nobody has paid it,
+or a number of its balance. Pure.
 
-None of these moves money, and none is done while a movement of the payment is open: what that one posts at its end
-would be counted twice.
+No correction moves money. None is allowed while a movement of the payment is open, because the amount that the movement
+posts at its end would count twice.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from paywitness.core.result import ResultClass
 
 
 class CorrectionRefused(PaywitnessError):
-    """The payment cannot be made to say this. The text says why, and what to do."""
+    """The correction is not allowed. The text gives the reason and the next step."""
 
 
 # --- Adopting
 
 
 def adoption_refusal(payment: Payment) -> str | None:
-    """Why a payment whose name is known here is not adopted; None if it may be: somebody acted on it through us, and
-    nobody has paid it through us."""
+    """Why a payment whose name is known here cannot be adopted. None: it may be adopted, because operations of ours
+    acted on it, but none has made or paid it."""
     if payment.paid or payment.created:
         return f"It is payment {payment.id} of ours, made through here: `ops show {payment.id}` shows it"
     if payment.elsewhere is PaidElsewhere.VERIFIED:
@@ -57,7 +57,7 @@ def after_adoption(payment: Payment, shown: ShownBalance, result_class: ResultCl
 
 def declared_unpaid(payment: Payment) -> Payment:
     """The payment after a person has seen that nobody has paid it, although the provider said "already done". Raises
-    CorrectionRefused if that is not what stands in question."""
+    CorrectionRefused if that is not in question."""
     if payment.paid:
         raise CorrectionRefused(f"It was paid through here, by {payment.paid_by or payment.id}: refund or void it")
     if payment.elsewhere is PaidElsewhere.NO:

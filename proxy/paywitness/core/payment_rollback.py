@@ -1,7 +1,8 @@
-"""A payment after the journal has lost its last writes: what an operation that is put back tells of it. Pure.
+"""A payment after the journal has lost its last writes: the part that an operation which is put back restores. Pure.
 
-The journal writes an operation and its payment in one step, so it loses both together. Whoever puts the operation back
-knows its movement, and not what others moved beside it. So the numbers are unknown until an object shows them.
+The journal writes an operation and its payment in one step, so it loses both together. The sidecar that puts the
+operation back knows its movement, but not the movements of others. So the numbers are unknown until an object shows
+them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from paywitness.core.provider_contract import OperationKind
 
 
 def with_unknown_numbers(payment: Payment, now: float) -> Payment:
-    """The payment while the journal may have forgotten movements of it: its totals are to be read again, at once."""
+    """The payment while the journal may have lost movements of it. If it is paid, its captured and refunded amounts are
+    unknown, and a verification is due at once."""
     if not payment.paid:
         return payment
     return replace(payment, captured=None, refunded=None, verify_at=now, verifications=0)

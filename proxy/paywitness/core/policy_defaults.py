@@ -1,4 +1,4 @@
-"""The defaults of a policy: what holds if a policy file does not say otherwise. Each of them is written here alone.
+"""The defaults of a policy: the values that hold if a policy file does not set others. Each is written only here.
 
 Grouped by the file's blocks. A name is its block and its key, with the unit last, and the comment names the key as the
 file writes it. The values of `core` and the parsers in `policy/block_parsers/` take their defaults from here. A word

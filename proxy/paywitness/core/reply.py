@@ -175,10 +175,9 @@ def replay_response(
 
 
 def passes_on_unread(operation: Operation, classification: Classification) -> bool:
-    """Whether the caller of an operation in doubt gets the provider's own response. It does if the response is a
-    readable 2xx that fits the request and that no row knows. The client would take any other response, even an error
-    inside a 2xx, for a failure, and pay again. It does not if another attempt is in doubt, because the response does
-    not settle that one."""
+    """Whether the caller of an operation in doubt gets the provider's own response: a readable 2xx that fits the
+    request and that no row knows. The client would take any other response, even an error inside a 2xx, for a failure,
+    and pay again. Not if another attempt is in doubt, because the response does not settle that one."""
     speaks_for_all = operation.doubt <= {operation.attempts}
     return operation.state.in_doubt and speaks_for_all and classification.rule == UNREAD_SUCCESS
 
@@ -371,9 +370,9 @@ def problem_reply(
     title: str = "",
     without_effect: bool = False,
 ) -> Reply:
-    """An answer of our own: what happened, what it means for the money, what to do next. `retry_after_s`: None for a
-    second, if a repeat can help at all. `title`: of this case, if the kind has several. `without_effect`: the call
-    could move nothing, whatever its kind of problem leaves open."""
+    """A reply of our own: what happened, what it means for the money, what to do next. `retry_after_s`: None means one
+    second, if a repeat can help at all. `title`: the title of this case, if the problem has several. `without_effect`:
+    the call cannot have moved money, even if its kind of problem leaves that open."""
     facts = PROBLEMS[kind]
     outcome, advice = _outcome_of(kind, operation), advice_of_problem(kind, operation)
     if without_effect:
@@ -437,8 +436,7 @@ def _outcome_of(kind: Problem, operation: Operation | None) -> Outcome:
     return operation.outcome
 
 
-# Problems that name another operation, of which the call is no duplicate. While that operation is open, the caller must
-# treat its outcome as its own.
+# Problems that name another operation. While that one is open, the caller must treat its outcome as that of the call.
 _OF_ANOTHER_PAYMENT = frozenset({Problem.GUARDED, Problem.KEY_REUSED, Problem.REFUNDED})
 
 

@@ -1,7 +1,7 @@
 """Was it charged? One sentence that a finance person can act on.
 
-It says what became of the money first, and what not to do next. It says no more than the journal knows: if the outcome
-is not known it says so, and an incident goes before everything else.
+It begins with the outcome for the money, and then warns against the wrong next step. It claims no more than the journal
+knows: an unknown outcome is called unknown, and an incident comes before everything else.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _PHRASES: dict[OperationKind, _Phrases] = {
 
 
 def money_summary(operation: Operation) -> str:
-    """What became of the money, and what not to do."""
+    """The sentence about the money's outcome and the wrong next step."""
     phrases = _PHRASES[operation.kind]
     money = str(operation.money) if operation.money is not None else "the amount"
     return _sentence(operation, phrases).replace("{money}", money)

@@ -268,7 +268,7 @@ def can_splice(body: bytes, encoding: Encoding, tree: Tree, path: str) -> bool:
 
 
 def without_paths(tree: Tree, paths: tuple[str, ...]) -> Tree:
-    """The tree without the values under the dotted paths. A list on the way is entered: `items.id` is each item's id."""
+    """The tree without the values under the dotted paths. Lists on the way are entered: `items.id` is every item's."""
     for path in paths:
         keys = _keys_of(path)
         if isinstance(tree, list) or (isinstance(tree, dict) and keys[0] in tree):
