@@ -69,8 +69,12 @@ class AgeTable:
 
     def low_age_s(self, at: float, now: float) -> float:
         """The smallest age of a moment: at least this much has passed since. Negative: the moment is still to come."""
-        left_out = sum(jump.low_s for jump in self.jumps if jump.at >= at)
-        return now - max(at, self.since_at) - left_out
+        counted_from, left_out = max(at, self.since_at), 0.0
+        for jump in self.jumps:
+            if jump.at >= at:
+                # Many jumps may be merged into this one. No more can be left out than has passed until then.
+                left_out = min(left_out + jump.low_s, max(0.0, jump.at - counted_from))
+        return now - counted_from - left_out
 
     def high_age_s(self, at: float, now: float, provider: str = "") -> float:
         """The largest age of a moment that any clock allows; infinite if no clock can show it."""
