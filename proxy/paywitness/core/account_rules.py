@@ -99,9 +99,13 @@ class AccountRules:
 
     # whether two credentials without marks may belong to two owners
     tells_owners_apart: bool = field(init=False, repr=False, compare=False)
+    # whether the owner or the account of a credential must be found out before a call is claimed
+    asks_for_owner: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tells_owners_apart", self.who_am_i is not None or self.many)
+        asks_for_owner = self.who_am_i is not None or bool(self.named and self.many)
+        object.__setattr__(self, "asks_for_owner", asks_for_owner)
 
     def account_named(self, name: str) -> NamedAccount | None:
         return next((each for each in self.named if each.name == name), None) if name else None

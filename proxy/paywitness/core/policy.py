@@ -267,8 +267,7 @@ class Policy:
         """Whether a look-up or an inquiry must come before the claim: for the call's owner, for an identity that an
         earlier rule gave it, or for the intent of the object that it acts on."""
         accounts = self.accounts
-        is_told_apart = accounts.who_am_i is not None or bool(accounts.named and accounts.many)
-        return is_told_apart or bool(accounts.earlier) or self.payment.intent_at is not None
+        return accounts.asks_for_owner or bool(accounts.earlier) or self.payment.intent_at is not None
 
     def _reuses_connections(self) -> bool:
         """Whether an attempt may use a kept connection. The provider may close an idle connection at the moment when

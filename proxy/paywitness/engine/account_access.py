@@ -40,7 +40,7 @@ class AccountAccess:
         """The call under its owner's account, or the reply if the call may not continue."""
         policy = context.policy
         rules = policy.accounts
-        if rules.who_am_i is None and not (rules.named and rules.many):
+        if not rules.asks_for_owner:
             return context
         time_left_s = context.deadline_mono - self.clock.mono()
         owner = await self.owners.ask_first(policy, context.call.headers, time_left_s)
