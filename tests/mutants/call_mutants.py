@@ -359,6 +359,11 @@ CALLS = (
         ),
     ),
     mutant(
+        "disputed_operation_paid_elsewhere",
+        "an operation that was restored with an incident takes another route, which removes the incident",
+        swapped(_FALLBACKS + "_start", "self.leases.is_disputed(first.id)", "False"),
+    ),
+    mutant(
         "leader_shown_to_another_credential",
         "a call that waits behind another credential's is told that one's operation",
         swapped(

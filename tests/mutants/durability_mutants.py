@@ -29,6 +29,20 @@ DURABILITY = (
         ),
     ),
     mutant(
+        "incident_of_a_rollback_removed",
+        "the record of an attempt removes the incident with which its operation was restored meanwhile",
+        swapped(_WRITER + "_record", "self.leases.take_dispute(change.operation.id)", "False"),
+    ),
+    mutant(
+        "merged_jumps_left_out_again",
+        "more is left out of the smallest age than has passed until a jump",
+        swapped(
+            "core.ages.AgeTable.low_age_s",
+            "min(left_out + jump.low_s, max(0.0, jump.at - counted_from))",
+            "left_out + jump.low_s",
+        ),
+    ),
+    mutant(
         "any_lease_is_ours",
         "an attempt is sent under a lease that another holder of the operation has",
         swapped(

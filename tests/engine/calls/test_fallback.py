@@ -146,6 +146,15 @@ async def test_the_first_key_answers_with_the_fallbacks_outcome_for_ever(routes:
     assert routes.effects() == (0, 1)
 
 
+async def test_what_was_restored_with_an_incident_is_not_paid_elsewhere(routes: TwoRoutes) -> None:
+    """After a rollback of the journal another call may have gone on under its key. A person looks first."""
+    world = routes.world
+    await routes.unreachable()
+    world.leases.is_disputed = lambda operation_id: True  # type: ignore[method-assign]
+    reply = await world.charge()
+    assert (reply.status_code, outcome(reply), routes.effects()) == (503, "not_sent", (0, 0))
+
+
 async def test_from_doubt_there_is_no_fallback(routes: TwoRoutes) -> None:
     reply = await routes.world.charge(fault="drop_after_commit*", timeout_s=1.5)
     assert reply.status_code == 504

@@ -158,6 +158,8 @@ class Fallbacks:
     ) -> RouteTaken | RouteVerdict:
         """End the first operation and start its fallback, in one write. A verdict if another writer was faster, or the
         key is in use: then nothing was written."""
+        if self.leases.is_disputed(first.id):
+            return RouteVerdict.OVERTAKEN  # this step was planned without the incident, and would remove it
         reason = label_of(end.cause, first.result_class)
         there, second = self._second(context, first, policy, parameters, reason)
         link = FallbackLink(policy.provider, second.id, second.fallback_reason)

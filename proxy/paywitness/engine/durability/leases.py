@@ -120,6 +120,10 @@ class Leases:
         if len(self._disputed) > _DISPUTED_MAX:
             del self._disputed[next(iter(self._disputed))]
 
+    def is_disputed(self, operation_id: str) -> bool:
+        """Whether the operation was restored with an incident that no write from here has kept so far."""
+        return operation_id in self._disputed
+
     def take_dispute(self, operation_id: str) -> bool:
         """Whether the operation was restored with an incident since it was last written from here. True once: a write
         that was planned before does not know of the incident, and would remove it."""
