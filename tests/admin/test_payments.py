@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +41,8 @@ from tests.engine.conftest import close
 from tests.engine.world import World, make_world
 
 HEADERS = {"Content-Type": "application/json", "Authorization": "Bearer test"}
+
+_IDS_DIFFER_S = 0.002  # lists are in the order of the ids, and ids of one millisecond are in none
 
 
 @dataclass
@@ -155,6 +158,7 @@ class Shop:
         }
         headers = {**HEADERS, "Idempotency-Key": f"auth-{order}"}
         reply = self.running.do(self.world.post("/v1/charges", body, headers, CallerOptions(**options)))
+        time.sleep(_IDS_DIFFER_S)
         assert reply.status_code == 200, reply.body
         return str(json.loads(reply.body)["id"])
 
@@ -163,7 +167,9 @@ class Shop:
         given |= {name.replace("_", "-"): value for name, value in headers.items()}
         body = {} if amount is None else {"amount": amount}
         path = f"/v1/charges/{reference}/{action}"
-        return self.running.do(self.world.post(path, body, given, CallerOptions()))
+        reply = self.running.do(self.world.post(path, body, given, CallerOptions()))
+        time.sleep(_IDS_DIFFER_S)
+        return reply
 
 
 class _Served(Running):
